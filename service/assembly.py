@@ -73,7 +73,7 @@ class Parts:
         self.settings, self.store = self.joints.settings, self.joints.store
         self.lifecycle = self.desk.lifecycle
         self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
-        self.http = http_application(self.desk, self.registry, self.store, self.schema, self.changes.change)
+        self.http = http_application(self.desk, self.registry, self.schema, self.changes.change)
         self.grpc = GrpcOverAsgi(
             max_message_bytes=self.settings.max_body_bytes, metadata=METADATA, intake=self.desk.intake
         )

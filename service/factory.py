@@ -53,6 +53,7 @@ def desk_of(joints: Joints, predictor: Predictor, lifecycle: Lifecycle, *, logs_
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,
         admission=admission,
+        store=joints.store,
         units=UnitWindows(predictor, joints.store),
         tracer=joints.tracer,
         hosts=hosts_of(settings),

@@ -30,6 +30,7 @@ from service.errors import (
 )
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
+from service.store.async_store import AsyncStore
 from service.streams.life import Streams
 from service.units import UnitWindows
 
@@ -212,6 +213,7 @@ class Desk:
     max_streams: int
     stream_idle_seconds: float
     admission: Admission
+    store: AsyncStore
     units: UnitWindows
     tracer: Tracer | None = None
     hosts: Hosts | None = None

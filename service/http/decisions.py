@@ -10,14 +10,12 @@ from model.decision import CostCurve, Forecast
 from model.domain import RulState
 from service.core.decisions import Standing
 from service.core.queries import Decision
-from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.http.problem import wrong
 from service.http.shell import Call, Endpoint, Parameter, Reply, json_reply
 from service.http.units import MODEL, of_store, read_query
 from service.http.units_cycles import costs_of_address
 from service.labels import Route
-from service.store.async_store import AsyncStore
 from service.store.rows import FleetRow
 
 PATH: Final = "/v1/units/{unit:path}/decision"
@@ -47,38 +45,32 @@ class UnitDecision(msgspec.Struct, frozen=True):
     curve: Curve | None
 
 
-class DecisionsHttp:
-    """Reads costs, asks the store, decides."""
+def endpoints() -> list[Endpoint]:
+    """List the endpoints."""
+    doc = of_store(
+        "When to stop a unit: the planned stop with the lowest expected cost per cycle",
+        "Costs may be left out if RUL_COSTS names those of the model.",
+        UnitDecision,
+        MODEL,
+        Parameter("planned", "Cost of a planned stop.", _COST),
+        Parameter("failure", "Cost of a failure, above that of a planned stop.", _COST),
+    )
+    return [Endpoint("GET", PATH, Route.DECISION, _decision, KeyScope.PREDICT, doc=doc)]
 
-    def __init__(self, desk: Desk, store: AsyncStore) -> None:
-        self._desk: Final = desk
-        self._store: Final = store
 
-    def endpoints(self) -> list[Endpoint]:
-        """List the endpoints."""
-        doc = of_store(
-            "When to stop a unit: the planned stop with the lowest expected cost per cycle",
-            "Costs may be left out if RUL_COSTS names those of the model.",
-            UnitDecision,
-            MODEL,
-            Parameter("planned", "Cost of a planned stop.", _COST),
-            Parameter("failure", "Cost of a failure, above that of a planned stop.", _COST),
-        )
-        return [Endpoint("GET", PATH, Route.DECISION, self.decision, KeyScope.PREDICT, doc=doc)]
-
-    async def decision(self, call: Call) -> Reply:
-        """Answer `GET /v1/units/{unit}/decision`."""
-        query = read_query(call)
-        model = self._desk.predictor.model(query.get("model"))
-        costs = costs_of_address(query) or model.planner.costs
-        if costs is None:
-            raise wrong("/planned", "expected the costs planned and failure, got none", "missing")
-        name, unit, tenant = model.name.name, call.path["unit"], call.exchange.caller.tenant
-        known = await self._store.history(name, unit, tenant=tenant, limit=1, before=None, predicted=True)
-        latest = known.predictions[0]
-        planned = None if known.outcome else model.planner.plan(_standing(latest), costs)
-        decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))
-        return json_reply(UnitDecision(unit, name, latest["last_cycle"], decision, curve))
+async def _decision(call: Call) -> Reply:
+    """Answer `GET /v1/units/{unit}/decision`: read costs, ask the store, decide."""
+    query = read_query(call)
+    model = call.desk.predictor.model(query.get("model"))
+    costs = costs_of_address(query) or model.planner.costs
+    if costs is None:
+        raise wrong("/planned", "expected the costs planned and failure, got none", "missing")
+    name, unit, tenant = model.name.name, call.path["unit"], call.exchange.caller.tenant
+    known = await call.desk.store.history(name, unit, tenant=tenant, limit=1, before=None, predicted=True)
+    latest = known.predictions[0]
+    planned = None if known.outcome else model.planner.plan(_standing(latest), costs)
+    decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))
+    return json_reply(UnitDecision(unit, name, latest["last_cycle"], decision, curve))
 
 
 def _standing(row: FleetRow) -> Standing:

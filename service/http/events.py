@@ -19,7 +19,6 @@ from service.errors import Overloaded, ServiceError
 from service.http import units_bodies as bodies
 from service.http.shell import Call, Endpoint, Operation, Reply
 from service.labels import Route
-from service.store.async_store import AsyncStore
 from service.store.rows import FleetFilter, FleetRow
 
 POLL_SECONDS: Final = 1.0
@@ -79,9 +78,8 @@ class EventsHttp:
         listeners: The open streams.
     """
 
-    def __init__(self, desk: Desk, store: AsyncStore, *, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(self, desk: Desk, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._desk: Final = desk
-        self._store: Final = store
         self._poll_seconds: Final = poll_seconds
         self.listeners: Final[set[Listener]] = set()
         self._seen: Final[dict[str, Seen]] = {}
@@ -162,7 +160,7 @@ class EventsHttp:
 
     async def _changed(self, tenant: str, since: float) -> list[FleetRow]:
         chosen = FleetFilter([*self._desk.predictor.models], tenant, changed_since=since)
-        return await self._store.fleet(chosen, limit=MOST_UNITS)
+        return await self._desk.store.fleet(chosen, limit=MOST_UNITS)
 
 
 def _end(listener: Listener) -> None:

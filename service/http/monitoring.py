@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from service.core.answers import STATES
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.drift.monitor import ENOUGH, UNSEEN_LIMIT, Drift, Index
-from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.http.shell import Call, Endpoint, Operation, Reply, json_reply
 from service.labels import Route
+from service.metrics.metrics import Metrics
 from service.metrics.store import Judged
 
 
@@ -85,50 +83,46 @@ class MonitoringBody(msgspec.Struct, frozen=True):
     coverage: CoverageBody
 
 
-class MonitoringHttp:
-    """Shows what metrics count of one model."""
+def endpoints() -> list[Endpoint]:
+    """List the endpoints."""
+    summary = "Drift, attention entropy and coverage of a model as it serves, all workers together"
+    doc, route = Operation(summary, MonitoringBody), Route.MONITORING
+    return [Endpoint("GET", route.value, route, _show, KeyScope.METRICS, doc=doc)]
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk: Final = desk
 
-    def endpoints(self) -> list[Endpoint]:
-        """List the endpoints."""
-        summary = "Drift, attention entropy and coverage of a model as it serves, all workers together"
-        doc, route = Operation(summary, MonitoringBody), Route.MONITORING
-        return [Endpoint("GET", route.value, route, self._show, KeyScope.METRICS, doc=doc)]
+async def _show(call: Call) -> Reply:
+    model = call.desk.predictor.model(call.path["name"])
+    metrics, name = call.desk.metrics, model.name.name
+    metrics.publish()  # what this worker has not counted yet
+    drift = metrics.drift.monitors[name][0].read()
+    states = {state.value: int(metrics.families.states.total(name, state.value)) for state in STATES}
+    body = MonitoringBody(
+        model=model.name,
+        windows=drift.windows,
+        enough=ENOUGH,
+        columns={column: _index(index) for column, index in drift.columns.items()},
+        prediction=_index(drift.prediction),
+        unseen=drift.unseen,
+        unseen_limit=UNSEEN_LIMIT,
+        entropy=_entropy(metrics, model, drift),
+        states=states,
+        coverage=_coverage(model.manifest.nominal_coverage, metrics.store.judged(name)),
+    )
+    return json_reply(body)
 
-    async def _show(self, call: Call) -> Reply:
-        model = self._desk.predictor.model(call.path["name"])
-        metrics, name = self._desk.metrics, model.name.name
-        metrics.publish()  # what this worker has not counted yet
-        drift = metrics.drift.monitors[name][0].read()
-        states = {state.value: int(metrics.families.states.total(name, state.value)) for state in STATES}
-        body = MonitoringBody(
-            model=model.name,
-            windows=drift.windows,
-            enough=ENOUGH,
-            columns={column: _index(index) for column, index in drift.columns.items()},
-            prediction=_index(drift.prediction),
-            unseen=drift.unseen,
-            unseen_limit=UNSEEN_LIMIT,
-            entropy=self._entropy(model, drift),
-            states=states,
-            coverage=_coverage(model.manifest.nominal_coverage, metrics.store.judged(name)),
-        )
-        return json_reply(body)
 
-    def _entropy(self, model: LoadedModel, drift: Drift) -> list[EntropyBody]:
-        found: list[EntropyBody] = []
-        for reference in model.manifest.entropy:
-            low, high = reference.limits(model.manifest.context)
-            total = self._desk.metrics.families.entropy.labels(model.name.name, reference.head).total()
-            count = float(total[:-1].sum())
-            mean = float(total[-1]) / count if count else None
-            below, _, above = drift.entropy_shares[reference.head]
-            band = float(low[-1]), float(high[-1])
-            index = _index(drift.entropy[reference.head])
-            found.append(EntropyBody(reference.head, mean, *band, below, above, index))
-        return found
+def _entropy(metrics: Metrics, model: LoadedModel, drift: Drift) -> list[EntropyBody]:
+    found: list[EntropyBody] = []
+    for reference in model.manifest.entropy:
+        low, high = reference.limits(model.manifest.context)
+        total = metrics.families.entropy.labels(model.name.name, reference.head).total()
+        count = float(total[:-1].sum())
+        mean = float(total[-1]) / count if count else None
+        below, _, above = drift.entropy_shares[reference.head]
+        band = float(low[-1]), float(high[-1])
+        index = _index(drift.entropy[reference.head])
+        found.append(EntropyBody(reference.head, mean, *band, below, above, index))
+    return found
 
 
 def _index(index: Index) -> DriftIndex:

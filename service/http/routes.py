@@ -16,18 +16,14 @@ from service.core.predictor import LoadedModel
 from service.core.queries import PredictQuery, PredictReply
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.http import openapi
-from service.http.decisions import DecisionsHttp
+from service.http import decisions, monitoring, openapi, units
 from service.http.events import EventsHttp
 from service.http.models import Changer, ModelsHttp
-from service.http.monitoring import MonitoringHttp
 from service.http.oip import OipHttp, hot_paths
 from service.http.page import PageHttp
 from service.http.predict import explain, predict
 from service.http.shell import JSON, TEXT, Call, Endpoint, Operation, Reply, Shell, json_reply, unknown_route
-from service.http.units import UnitsHttp
 from service.labels import Route
-from service.store.async_store import AsyncStore
 
 PREDICT_PATH: Final = Route.PREDICT.value
 Schema = Callable[[], dict[str, Any]]
@@ -111,12 +107,10 @@ class Pages:
         return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
 
-def http_application(
-    desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema, change: Changer
-) -> Shell:
+def http_application(desk: Desk, registry: CollectorRegistry, schema: Schema, change: Changer) -> Shell:
     """The ASGI application for everything but gRPC."""
     models = desk.predictor.models
-    table = endpoints(desk, registry, store, schema, change)
+    table = endpoints(desk, registry, schema, change)
     described = json_reply(openapi.document(table, next(iter(models.values())).manifest))
 
     async def document(_call: Call) -> Reply:
@@ -126,9 +120,7 @@ def http_application(
     return Shell(desk, table, hot_paths=hot_paths(models))
 
 
-def endpoints(
-    desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema, change: Changer
-) -> list[Endpoint]:
+def endpoints(desk: Desk, registry: CollectorRegistry, schema: Schema, change: Changer) -> list[Endpoint]:
     """The table of endpoints, without the document that describes them."""
     answers = (
         (Route.PREDICT, predict, "Remaining useful life of each unit, in cycles"),
@@ -150,10 +142,10 @@ def endpoints(
     return [
         *predictions,
         *ModelsHttp(desk, change).endpoints(),
-        *MonitoringHttp(desk).endpoints(),
-        *DecisionsHttp(desk, store).endpoints(),
-        *UnitsHttp(desk, store).endpoints(),
-        *EventsHttp(desk, store).endpoints(),
+        *monitoring.endpoints(),
+        *decisions.endpoints(),
+        *units.endpoints(),
+        *EventsHttp(desk).endpoints(),
         *PageHttp().endpoints(),
         *Pages(desk, registry, schema).endpoints(),
         *OipHttp(desk).endpoints(),

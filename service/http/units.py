@@ -13,7 +13,6 @@ import msgspec
 
 from model.domain import LARGEST_CYCLE
 from service.core.predictor import LoadedModel
-from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import LONGEST_NAME
 from service.http import units_bodies as bodies
@@ -33,7 +32,6 @@ from service.http.shell import (
 )
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
 from service.labels import Route
-from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome
 from service.store.rows import FleetFilter, FleetRow, Place, UnitKey
 from service.streams.window import cycle_problem
@@ -53,181 +51,180 @@ NO_STORE: Final = (
 )
 
 
-class UnitsHttp:
-    """Reads queries, readings and outcomes, asks the store, makes replies."""
+def endpoints() -> list[Endpoint]:
+    """List the endpoints."""
+    return [*_read(), *_written()]
 
-    def __init__(self, desk: Desk, store: AsyncStore) -> None:
-        self._desk: Final = desk
-        self._store: Final = store
 
-    def endpoints(self) -> list[Endpoint]:
-        """List the endpoints."""
-        return [*self._read(), *self._written()]
+def _read() -> list[Endpoint]:
+    fleet = of_store(
+        "The fleet by urgency: the latest prediction of each unit, smallest lower bound first",
+        "Ended units appear only if `state` is failed or removed. The first page has a summary of all.",
+        FleetBody,
+        MODEL,
+        Parameter("state", "Only units in this state.", {"enum": list(STATES)}),
+        Parameter("q", "Only units whose name contains this text."),
+        Parameter("changed_since", "Only units with a prediction after this time.", _TIME),
+        LIMIT,
+        Parameter("after", "The `next` of the previous page."),
+    )
+    explanation = of_store(
+        "Explain the prediction of a unit from its stored readings",
+        "As `explain` full does; nothing is stored.",
+        UnitReply,
+        MODEL,
+        Parameter(
+            "cycle", "The last cycle of the window, which has a reading; by default the unit's.", _CYCLE
+        ),
+    )
+    unit = of_store(
+        "One unit: its predictions, its readings, its outcome, and the accuracy",
+        "Pages begin with the newest cycles; `scores` is of the last 1,000 of each version before the "
+        "outcome. `model` may be omitted if one is loaded.",
+        bodies.UnitBody,
+        MODEL,
+        LIMIT,
+        Parameter("before", "Only predictions and readings of earlier cycles.", _CYCLE),
+    )
+    scope, at = KeyScope.PREDICT, f"{UNIT}/explanation"
+    return [
+        Endpoint("GET", "/v1/units", Route.UNITS, _fleet, scope, doc=fleet),
+        Endpoint("GET", at, Route.EXPLANATION, _explanation, scope, needs_model=True, doc=explanation),
+        Endpoint("GET", UNIT, Route.UNIT, _unit, scope, doc=unit),
+    ]
 
-    def _read(self) -> list[Endpoint]:
-        fleet = of_store(
-            "The fleet by urgency: the latest prediction of each unit, smallest lower bound first",
-            "Ended units appear only if `state` is failed or removed. The first page has a summary of all.",
-            FleetBody,
-            MODEL,
-            Parameter("state", "Only units in this state.", {"enum": list(STATES)}),
-            Parameter("q", "Only units whose name contains this text."),
-            Parameter("changed_since", "Only units with a prediction after this time.", _TIME),
-            LIMIT,
-            Parameter("after", "The `next` of the previous page."),
-        )
-        explanation = of_store(
-            "Explain the prediction of a unit from its stored readings",
-            "As `explain` full does; nothing is stored.",
-            UnitReply,
-            MODEL,
-            Parameter(
-                "cycle", "The last cycle of the window, which has a reading; by default the unit's.", _CYCLE
-            ),
-        )
-        unit = of_store(
-            "One unit: its predictions, its readings, its outcome, and the accuracy",
-            "Pages begin with the newest cycles; `scores` is of the last 1,000 of each version before the "
-            "outcome. `model` may be omitted if one is loaded.",
-            bodies.UnitBody,
-            MODEL,
-            LIMIT,
-            Parameter("before", "Only predictions and readings of earlier cycles.", _CYCLE),
-        )
-        scope, at = KeyScope.PREDICT, f"{UNIT}/explanation"
-        return [
-            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet, scope, doc=fleet),
-            Endpoint(
-                "GET", at, Route.EXPLANATION, self.explanation, scope, needs_model=True, doc=explanation
-            ),
-            Endpoint("GET", UNIT, Route.UNIT, self.unit, scope, doc=unit),
-        ]
 
-    def _written(self) -> list[Endpoint]:
-        cycles = of_store(
-            "Store readings of a unit, and predict for it",
-            "Readings are stored before the answer, all or none. The same reading again changes nothing, "
-            "another one of a stored cycle is a conflict. Order does not matter. CSV has a header with "
-            "`cycle` and columns; its address may have `model`, `explain`, `store`, and the costs `planned` "
-            "and `failure`.",
-            CyclesReply,
-            body={"application/json": units_cycles.CyclesQuery, "text/csv": TEXT},
-        )
-        outcome = of_store(
-            "Report an outcome: the unit failed, or was removed while it ran",
-            "The same outcome again changes nothing; another one is a conflict, unless `replace` is true.",
-            OutcomeReply,
-            body=OutcomeReport,
-        )
-        rename = of_store(
-            "Rename a unit with its predictions, readings and outcome",
-            "A name that another unit has is a conflict.",
-            bodies.UnitBody,
-            body=bodies.RenameBody,
-        )
-        delete = of_store(
-            "Delete a unit with its predictions, readings and outcome",
-            "Metrics keep what they have counted.",
-            bodies.DeletedBody,
-            MODEL,
-        )
-        ingest, outcomes = KeyScope.INGEST, KeyScope.OUTCOMES
+def _written() -> list[Endpoint]:
+    cycles = of_store(
+        "Store readings of a unit, and predict for it",
+        "Readings are stored before the answer, all or none. The same reading again changes nothing, "
+        "another one of a stored cycle is a conflict. Order does not matter. CSV has a header with "
+        "`cycle` and columns; its address may have `model`, `explain`, `store`, and the costs `planned` "
+        "and `failure`.",
+        CyclesReply,
+        body={"application/json": units_cycles.CyclesQuery, "text/csv": TEXT},
+    )
+    outcome = of_store(
+        "Report an outcome: the unit failed, or was removed while it ran",
+        "The same outcome again changes nothing; another one is a conflict, unless `replace` is true.",
+        OutcomeReply,
+        body=OutcomeReport,
+    )
+    rename = of_store(
+        "Rename a unit with its predictions, readings and outcome",
+        "A name that another unit has is a conflict.",
+        bodies.UnitBody,
+        body=bodies.RenameBody,
+    )
+    delete = of_store(
+        "Delete a unit with its predictions, readings and outcome",
+        "Metrics keep what they have counted.",
+        bodies.DeletedBody,
+        MODEL,
+    )
+    ingest, outcomes = KeyScope.INGEST, KeyScope.OUTCOMES
 
-        def post(action: str, route: Route, handler: Handler, scope: KeyScope, doc: Operation) -> Endpoint:
-            read = units_cycles.MEDIA_TYPES if route is Route.CYCLES else JSON
-            path = f"{UNIT}/{action}"
-            return Endpoint("POST", path, route, handler, scope, needs_model=True, media_type=read, doc=doc)
+    def post(action: str, route: Route, handler: Handler, scope: KeyScope, doc: Operation) -> Endpoint:
+        read = units_cycles.MEDIA_TYPES if route is Route.CYCLES else JSON
+        path = f"{UNIT}/{action}"
+        return Endpoint("POST", path, route, handler, scope, needs_model=True, media_type=read, doc=doc)
 
-        return [
-            post("cycles", Route.CYCLES, units_cycles.append, ingest, cycles),
-            post("outcomes", Route.OUTCOMES, self.outcome, outcomes, outcome),
-            post("rename", Route.RENAME, self.rename, outcomes, rename),
-            Endpoint("DELETE", UNIT, Route.UNIT, self.delete, outcomes, doc=delete),
-        ]
+    return [
+        post("cycles", Route.CYCLES, units_cycles.append, ingest, cycles),
+        post("outcomes", Route.OUTCOMES, _outcome, outcomes, outcome),
+        post("rename", Route.RENAME, _rename, outcomes, rename),
+        Endpoint("DELETE", UNIT, Route.UNIT, _delete, outcomes, doc=delete),
+    ]
 
-    async def fleet(self, call: Call) -> Reply:
-        """Answer `GET /v1/units`."""
-        query = read_query(call)
-        models = (
-            [self._model(query["model"]).name.name] if "model" in query else [*self._desk.predictor.models]
-        )
-        limit, state = _limit(query), query.get("state")
-        if state is not None and state not in STATES:
-            raise wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
-        chosen = FleetFilter(models, call.exchange.caller.tenant, state, _text(query, "q"), _since(query))
-        after = _place(query["after"]) if "after" in query else None
-        rows = await self._store.fleet(chosen, limit=limit + 1, after=after)
-        following = _token(rows[limit - 1]) if len(rows) > limit else None
-        body = FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following)
-        if after is None:
-            body.summary = bodies.SummaryBody(*await self._store.summary(chosen))
-        return json_reply(body)
 
-    async def unit(self, call: Call) -> Reply:
-        """Answer `GET /v1/units/{unit}`."""
-        query = read_query(call)
-        limit, before = _limit(query), whole(query, "before", most=LARGEST_CYCLE + 1, least=0)
-        body = await self._unit(call, self._model(query.get("model")), limit=limit, before=before)
-        return json_reply(body)
+async def _fleet(call: Call) -> Reply:
+    """Answer `GET /v1/units`."""
+    query = read_query(call)
+    models = (
+        [call.desk.predictor.model(query["model"]).name.name]
+        if "model" in query
+        else [*call.desk.predictor.models]
+    )
+    limit, state = _limit(query), query.get("state")
+    if state is not None and state not in STATES:
+        raise wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
+    chosen = FleetFilter(models, call.exchange.caller.tenant, state, _text(query, "q"), _since(query))
+    after = _place(query["after"]) if "after" in query else None
+    rows = await call.desk.store.fleet(chosen, limit=limit + 1, after=after)
+    following = _token(rows[limit - 1]) if len(rows) > limit else None
+    body = FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following)
+    if after is None:
+        body.summary = bodies.SummaryBody(*await call.desk.store.summary(chosen))
+    return json_reply(body)
 
-    async def explanation(self, call: Call) -> Reply:
-        """Answer `GET /v1/units/{unit}/explanation`."""
-        query = read_query(call)
-        until = whole(query, "cycle", most=LARGEST_CYCLE, least=0)
-        model, tenant = self._model(query.get("model")), call.exchange.caller.tenant
-        call.exchange.windows = 1
-        reply = await self._desk.units.explanation(model, call.path["unit"], until=until, tenant=tenant)
-        return json_reply(reply)
 
-    async def delete(self, call: Call) -> Reply:
-        """Answer `DELETE /v1/units/{unit}`."""
-        key = self._key(call, self._model(read_query(call).get("model")))
-        rows = bodies.DeletedRows(*await self._store.delete(key))
-        return json_reply(bodies.DeletedBody(key.unit, key.model, rows))
+async def _unit(call: Call) -> Reply:
+    """Answer `GET /v1/units/{unit}`."""
+    query = read_query(call)
+    limit, before = _limit(query), whole(query, "before", most=LARGEST_CYCLE + 1, least=0)
+    body = await _unit_body(call, call.desk.predictor.model(query.get("model")), limit=limit, before=before)
+    return json_reply(body)
 
-    async def rename(self, call: Call) -> Reply:
-        """Answer `POST /v1/units/{unit}/rename`."""
-        given = read_json(call.body, bodies.RenameBody)
-        check_name(given.to, "/to")
-        model = self._model(given.model)
-        await self._store.rename(self._key(call, model), given.to)
-        return json_reply(await self._unit(call, model, unit=given.to))
 
-    async def outcome(self, call: Call) -> Reply:
-        """Answer `POST /v1/units/{unit}/outcomes`."""
-        given = read_json(call.body, OutcomeReport)
-        if problem := cycle_problem(given.cycle, "/cycle"):
-            raise wrong(problem.pointer, problem.detail, problem.code)
-        model = self._model(given.model)
-        tenant, name, unit = self._key(call, model)
-        happened = None if given.time is None else _seconds_of(given.time)
-        outcome = Outcome(name, unit, given.kind, given.cycle, happened, time(), tenant)
-        receipt = await self._store.take_outcome(outcome, replace=given.replace)
-        body = await self._unit(call, model)
-        return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))
+async def _explanation(call: Call) -> Reply:
+    """Answer `GET /v1/units/{unit}/explanation`."""
+    query = read_query(call)
+    until = whole(query, "cycle", most=LARGEST_CYCLE, least=0)
+    model, tenant = call.desk.predictor.model(query.get("model")), call.exchange.caller.tenant
+    call.exchange.windows = 1
+    reply = await call.desk.units.explanation(model, call.path["unit"], until=until, tenant=tenant)
+    return json_reply(reply)
 
-    async def _unit(
-        self,
-        call: Call,
-        model: LoadedModel,
-        *,
-        unit: str | None = None,
-        limit: int = USUAL_LIMIT,
-        before: int | None = None,
-    ) -> bodies.UnitBody:
-        """Read a page of the unit of the address, or of another one."""
-        tenant, name, asked = self._key(call, model)
-        unit, columns = unit or asked, model.rules.names
-        known = await self._store.history(
-            name, unit, tenant=tenant, columns=columns, limit=limit, before=before
-        )
-        return bodies.unit_body(name, unit, known, columns=columns, limit=limit)
 
-    def _key(self, call: Call, model: LoadedModel) -> UnitKey:
-        return UnitKey(call.exchange.caller.tenant, model.name.name, call.path["unit"])
+async def _delete(call: Call) -> Reply:
+    """Answer `DELETE /v1/units/{unit}`."""
+    key = _key(call, call.desk.predictor.model(read_query(call).get("model")))
+    rows = bodies.DeletedRows(*await call.desk.store.delete(key))
+    return json_reply(bodies.DeletedBody(key.unit, key.model, rows))
 
-    def _model(self, name: str | None) -> LoadedModel:
-        return self._desk.predictor.model(name)
+
+async def _rename(call: Call) -> Reply:
+    """Answer `POST /v1/units/{unit}/rename`."""
+    given = read_json(call.body, bodies.RenameBody)
+    check_name(given.to, "/to")
+    model = call.desk.predictor.model(given.model)
+    await call.desk.store.rename(_key(call, model), given.to)
+    return json_reply(await _unit_body(call, model, unit=given.to))
+
+
+async def _outcome(call: Call) -> Reply:
+    """Answer `POST /v1/units/{unit}/outcomes`."""
+    given = read_json(call.body, OutcomeReport)
+    if problem := cycle_problem(given.cycle, "/cycle"):
+        raise wrong(problem.pointer, problem.detail, problem.code)
+    model = call.desk.predictor.model(given.model)
+    tenant, name, unit = _key(call, model)
+    happened = None if given.time is None else _seconds_of(given.time)
+    outcome = Outcome(name, unit, given.kind, given.cycle, happened, time(), tenant)
+    receipt = await call.desk.store.take_outcome(outcome, replace=given.replace)
+    body = await _unit_body(call, model)
+    return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))
+
+
+async def _unit_body(
+    call: Call,
+    model: LoadedModel,
+    *,
+    unit: str | None = None,
+    limit: int = USUAL_LIMIT,
+    before: int | None = None,
+) -> bodies.UnitBody:
+    """Read a page of the unit of the address, or of another one."""
+    tenant, name, asked = _key(call, model)
+    unit, columns = unit or asked, model.rules.names
+    known = await call.desk.store.history(
+        name, unit, tenant=tenant, columns=columns, limit=limit, before=before
+    )
+    return bodies.unit_body(name, unit, known, columns=columns, limit=limit)
+
+
+def _key(call: Call, model: LoadedModel) -> UnitKey:
+    return UnitKey(call.exchange.caller.tenant, model.name.name, call.path["unit"])
 
 
 def of_store(

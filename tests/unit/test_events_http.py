@@ -62,7 +62,8 @@ def store():
 
 @pytest.fixture
 def told(desk, store):
-    return EventsHttp(desk, store, poll_seconds=QUICK)
+    desk.store = store
+    return EventsHttp(desk, poll_seconds=QUICK)
 
 
 async def listen(told, caller=NOBODY):

@@ -40,6 +40,7 @@ def desk(registry):
         max_streams=1,
         stream_idle_seconds=1,
         admission=Admission(window_bytes=1, room_windows=1, limit_seconds=1),
+        store=None,
         units=None,
     )
 
