@@ -86,31 +86,13 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
 _json: Final = msgspec.json.Decoder(CyclesQuery)
 
 
-class CsvQuery(msgspec.Struct):
-    """Readings of a unit as CSV, with the options of the address."""
-
-    cycles: list[int] | None
-    columns: dict[str, Values]
-    model: str | None = None
-    explain: Explain = Explain.NONE
-    store: bool = True
-    costs: Costs | None = None
-
-    def given(self, rules: WindowRules) -> Given:
-        """Lay out the readings for a model."""
-        return given_columns(self.cycles, self.columns, rules)
-
-
-Query = CyclesQuery | CsvQuery
-
-
 async def append(call: Call) -> Reply:
     """Answer `POST /v1/units/{unit}/cycles`: store readings of one unit and predict for it."""
     exchange, predictor, size = call.exchange, call.desk.predictor, len(call.body)
     if size > MOST_BYTES:
         raise TooLarge(f"expected a body of at most {MOST_BYTES} bytes, got {size}; send readings in parts")
 
-    def read() -> tuple[Query, Given]:
+    def read() -> tuple[CyclesQuery, Given]:
         query = decoded(call.body, call.query, is_csv=media_type_of(call.headers) == CSV)
         return query, query.given(predictor.model(query.model).rules)
 
@@ -138,7 +120,7 @@ async def append(call: Call) -> Reply:
     return body
 
 
-def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> Query:
+def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> CyclesQuery:
     """Decode a body; CSV takes its options and costs from the address.
 
     Raises:
@@ -158,7 +140,7 @@ def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> Query:
         given = {name: options[name] for name in OPTIONS if name in options}
         costs = costs_of_address(options)
         query = {**given, "costs": costs, "cycles": cycles, "columns": columns}
-        return msgspec.convert(query, CsvQuery, strict=False)
+        return msgspec.convert(query, CyclesQuery, strict=False)
     except UNREADABLE as error:
         raise unreadable(error) from error
 
