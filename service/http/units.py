@@ -179,7 +179,7 @@ async def _explanation(call: Call) -> Reply:
 async def _delete(call: Call) -> Reply:
     """Answer `DELETE /v1/units/{unit}`."""
     key = _key(call, call.desk.predictor.model(read_query(call).get("model")))
-    rows = bodies.DeletedRows(*await call.desk.store.delete(key))
+    rows = await call.desk.store.delete(key)
     return json_reply(bodies.DeletedBody(key.unit, key.model, rows))
 
 

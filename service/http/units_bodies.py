@@ -15,7 +15,7 @@ from model.domain import HEALTH_LABELS, LARGEST_CYCLE, FloatArray, RulState
 from service.core.queries import Interval
 from service.store.explanation import Explanation, read_explanation
 from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
-from service.store.rows import FleetRow, History, Stretch
+from service.store.rows import DeletedRows, FleetRow, History, Stretch
 
 STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
 """Filters of a fleet: health states, RUL states, kinds of outcomes."""
@@ -118,13 +118,6 @@ class OutcomeReply(UnitBody, frozen=True):
     """What the store did with an outcome, and the unit afterwards."""
 
     result: OutcomeResult
-
-
-class DeletedRows(msgspec.Struct, frozen=True):
-    """Rows that were deleted with a unit."""
-
-    readings: int
-    predictions: int
 
 
 class DeletedBody(msgspec.Struct, frozen=True):

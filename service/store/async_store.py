@@ -32,7 +32,7 @@ from service.store.rows import (
     READINGS_PER_UNIT,
     Append,
     Appended,
-    Deleted,
+    DeletedRows,
     FleetFilter,
     FleetRow,
     History,
@@ -196,7 +196,7 @@ class AsyncStore:
             raise _unknown(model, unit, "prediction" if predicted else KNOWN)
         return found
 
-    async def delete(self, key: UnitKey) -> Deleted:
+    async def delete(self, key: UnitKey) -> DeletedRows:
         """Delete a unit with its predictions, readings and outcome.
 
         Raises:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from model.domain import FloatArray, RulError
 from service.store.judgement import Accuracy, Judgement, Outcome, OutcomeKind, OutcomeResult
 
@@ -67,8 +69,8 @@ class Stretch(NamedTuple):
     values: FloatArray
 
 
-class Deleted(NamedTuple):
-    """Rows of a unit that were deleted."""
+class DeletedRows(msgspec.Struct, frozen=True):
+    """Rows that were deleted with a unit."""
 
     readings: int
     predictions: int

@@ -31,7 +31,7 @@ from service.store.readings import Readings
 from service.store.rows import (
     MOST_JUDGED,
     READINGS_PER_UNIT,
-    Deleted,
+    DeletedRows,
     FleetFilter,
     FleetRow,
     History,
@@ -179,12 +179,12 @@ class Store(Database):
             accuracy = {} if outcome is None else _accuracy(connection, versions, outcome)
         return History(outcome, versions, page, readings, accuracy)
 
-    def delete(self, key: UnitKey) -> Deleted | None:
+    def delete(self, key: UnitKey) -> DeletedRows | None:
         """Delete a unit with all that is known of it; None if nothing is."""
         with self.writing() as connection:
             take_turns(connection, [key.unit])
             counts = [connection.execute(delete(of).where(of_unit(of, key))).rowcount for of in _TABLES]
-        return Deleted(readings=counts[3], predictions=counts[1]) if any(counts) else None
+        return DeletedRows(readings=counts[3], predictions=counts[1]) if any(counts) else None
 
     def rename(self, key: UnitKey, to: str) -> bool | None:
         """Rename a unit, also to its own name; False if another one has it, None if it is unknown."""
