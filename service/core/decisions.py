@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from export.bundle import Manifest
 from model.decision import CostCurve, Costs, FleetLife, Forecast, best_fixed_age, cost_curve, remaining_life
 from model.domain import RulState
@@ -20,18 +18,6 @@ from service.core.window import Windows
 
 ADVISED: Final = frozenset({RulState.ESTIMATED, RulState.AT_LEAST_CAP})
 """States of an RUL that a decision can rest on."""
-
-
-class Standing(msgspec.Struct, frozen=True):
-    """The standing of a unit by a stored or fresh prediction.
-
-    Attributes:
-        age: The unit's cycle number; NaN = unknown.
-    """
-
-    state: RulState
-    forecast: Forecast
-    age: float
 
 
 class Planner:
@@ -61,15 +47,19 @@ class Planner:
         lower, upper = answers.interval[row]
         probabilities = dict(zip(self._horizons, answers.failure_probability[row], strict=True))
         forecast = Forecast(answers.rul[row], lower, upper, probabilities)
-        found = self.plan(Standing(answers.states[row], forecast, last_cycle), costs)
+        found = self.plan(forecast, costs, state=answers.states[row], age=last_cycle)
         return None if found is None else found[0]
 
-    def plan(self, standing: Standing, costs: Costs) -> tuple[Decision, CostCurve] | None:
-        """Decide, and return the cost of every other stop; None where the answer is no ground to decide."""
-        age = standing.age
-        if standing.state not in ADVISED or not age >= 1:
+    def plan(
+        self, forecast: Forecast, costs: Costs, *, state: RulState, age: float
+    ) -> tuple[Decision, CostCurve] | None:
+        """Decide, and return the cost of every other stop; None where the answer is no ground to decide.
+
+        `age` is the unit's cycle number; NaN = unknown.
+        """
+        if state not in ADVISED or not age >= 1:
             return None
-        life = remaining_life(standing.forecast, self._fleet, coverage=self._coverage, cap=self._cap, age=age)
+        life = remaining_life(forecast, self._fleet, coverage=self._coverage, cap=self._cap, age=age)
         curve = cost_curve(life, costs, age=age)
         best, fixed = curve.best, best_fixed_age(self._fleet, costs)
         act_in = None if best is None else int(curve.in_cycles[best])

@@ -8,7 +8,6 @@ import msgspec
 
 from model.decision import CostCurve, Forecast
 from model.domain import RulState
-from service.core.decisions import Standing
 from service.core.queries import Decision
 from service.edge.keys import KeyScope
 from service.http.problem import wrong
@@ -68,17 +67,19 @@ async def _decision(call: Call) -> Reply:
     name, unit, tenant = model.name.name, call.path["unit"], call.exchange.caller.tenant
     known = await call.desk.store.history(name, unit, tenant=tenant, limit=1, before=None, predicted=True)
     latest = known.predictions[0]
-    planned = None if known.outcome else model.planner.plan(_standing(latest), costs)
+    planned = None
+    if known.outcome is None:
+        state, age = RulState(latest["rul_state"]), latest["last_cycle"]
+        planned = model.planner.plan(_forecast(latest), costs, state=state, age=age)
     decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))
     return json_reply(UnitDecision(unit, name, latest["last_cycle"], decision, curve))
 
 
-def _standing(row: FleetRow) -> Standing:
+def _forecast(row: FleetRow) -> Forecast:
     """Read a stored prediction; one of an earlier version has no failure probabilities."""
     stored = row.get("failure_probability")
     probabilities = {} if stored is None else msgspec.json.decode(stored, type=dict[int, float])
-    forecast = Forecast(row["rul"], row["lower"], row["upper"], probabilities)
-    return Standing(RulState(row["rul_state"]), forecast, row["last_cycle"])
+    return Forecast(row["rul"], row["lower"], row["upper"], probabilities)
 
 
 def _shown(curve: CostCurve) -> Curve:
