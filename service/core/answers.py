@@ -137,22 +137,14 @@ class Answers:
         near_cap = self.state == _AT_LEAST_CAP
         return replace(self.outputs, rul=np.where(near_cap, np.float32(self.manifest.cap), self.outputs.rul))
 
-    @cached_property
-    def peak_weight(self) -> FloatArray:
-        """The largest weight of each window, [B]."""
-        return self.outputs.attention.max(axis=1)
-
-    @cached_property
-    def interval_width(self) -> FloatArray:
-        """Upper minus lower, in cycles, [B]."""
-        return self.outputs.rul_interval[:, 1] - self.outputs.rul_interval[:, 0]
-
     # Lists of plain numbers: one conversion a batch in place of one a value.
 
     interval: Final[cached_property[list[list[float]]]] = _listed("rul_interval")
     """Lower and upper, in cycles."""
     failure_probability: Final[cached_property[list[list[float]]]] = _listed("failure_probability")
     """One probability a horizon."""
+    health_state: Final[cached_property[list[list[float]]]] = _listed("health_state")
+    """One probability a state."""
     of_window: Final[cached_property[list[float] | None]] = _listed("window_contribution")
     """Cycles of age, length and what is missing; None where the model does not explain readings."""
 
@@ -171,11 +163,6 @@ class Answers:
         """Whether a reading of each window is outside the range of training."""
         outside = _outside(self.asked.readings, self.rules)
         return np.asarray(outside.any(axis=(1, 2))).tolist()
-
-    @cached_property
-    def health_state(self) -> list[list[float]]:
-        """One probability a state."""
-        return self.outputs.health_state.tolist()
 
     @cached_property
     def health_label(self) -> list[int]:

@@ -228,12 +228,12 @@ class ModelMetrics:
         outputs, lengths = answers.outputs, answers.asked.lengths
         first, last = edge_weights(outputs.attention, lengths)
         found = {
-            "rul_attention_peak_weight": answers.peak_weight,
+            "rul_attention_peak_weight": outputs.attention.max(axis=1),
             "rul_attention_first_cycles_weight": first,
             "rul_attention_last_cycles_weight": last,
             "rul_attention_lag_cycles": attention_lag(outputs.attention, lengths),
             "rul_prediction_cycles": outputs.rul,
-            "rul_interval_width_cycles": answers.interval_width,
+            "rul_interval_width_cycles": outputs.rul_interval[:, 1] - outputs.rul_interval[:, 0],
             "rul_novelty_ratio": outputs.novelty,
         }
         by_head = answers.head_entropy_ratio
