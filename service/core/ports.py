@@ -192,3 +192,7 @@ class Slots(Protocol):
     def total(self) -> FloatArray:
         """The sum over all workers, [size]."""
         ...
+
+    def each_living(self) -> FloatArray:
+        """The values of each worker, [workers, size]; 0 of one that does not live."""
+        ...

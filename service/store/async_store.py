@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from model.domain import LARGEST_CYCLE, FloatArray
+from service.core.ports import Slots
 from service.errors import (
     DeadlineExceeded,
     NoStore,
@@ -38,7 +39,6 @@ from service.store.rows import (
     History,
     ModelVersion,
     Place,
-    Progress,
     StoreObserver,
     Stretch,
     Summary,
@@ -85,7 +85,8 @@ class AsyncStore:
         url: Address of the database; None: the service stores nothing.
         versions: The loaded models, more by `add_model`; the observer counts only their predictions.
         most_rows: Most predictions that wait to be written.
-        progress: Rows that other workers still write; None: other machines may, of which nothing is known.
+        progress: Rows that each worker of this machine has offered, and settled of those: written or dropped.
+            None: other machines write too, of which nothing is known.
         explanations: Whether a stored prediction says what it rested on.
         retention_days: Age at which predictions, units, outcomes and readings are deleted.
         timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
@@ -98,7 +99,7 @@ class AsyncStore:
         versions: Sequence[ModelVersion],
         *,
         most_rows: int,
-        progress: Progress | None = None,
+        progress: Slots | None = None,
         explanations: bool = True,
         retention_days: float,
         timeout_seconds: float,

@@ -59,7 +59,8 @@ class Recorder:
         connect: Opens the store; the writing thread calls it, again after each failure.
         most_rows: Most rows that wait; further ones are dropped.
         explanations: Whether a row says what its prediction rested on.
-        progress: Counts of the rows that were offered and settled, which other workers read.
+        progress: Rows that were offered and settled, [2], which other workers read; the event loop writes the
+            first, the writing thread the second.
         chore: Runs on the writing thread every minute, if the database answers.
 
     Attributes:

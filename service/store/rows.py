@@ -145,19 +145,6 @@ class ModelVersion:
     nominal_coverage: float
 
 
-class Progress(Protocol):
-    """Rows that each worker on this machine has offered and, of those, settled: written or dropped."""
-
-    @property
-    def own(self) -> FloatArray:
-        """Both counts of this worker, [2]; the event loop writes the first, the writing thread the second."""
-        ...
-
-    def each_living(self) -> FloatArray:
-        """Return both counts of each worker, [workers, 2]."""
-        ...
-
-
 class StoreObserver(Protocol):
     """Receives events of the store, from any thread; `service.metrics.store.StoreMetrics` is one."""
 
