@@ -16,6 +16,7 @@ from service.core.queries import ModelName, Prediction, PredictReply, Refused
 from service.edge.keys import KeyScope
 from service.errors import STATUS
 from service.http.examples import add_examples
+from service.http.page import security_headers
 from service.http.problem import OipError, ProblemBody, is_oip
 from service.http.shell import TEXT, Content, Endpoint, Operation, Schema
 
@@ -38,20 +39,11 @@ START: Final = """SwaggerUIBundle({
   url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: true
 });
 """
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""Scripts and data from this service alone; no frame around a page. Swagger UI sets styles of elements."""
+SECURITY: Final = security_headers(styles="'self' 'unsafe-inline'")  # Swagger UI sets styles of elements
 PLACES: Final = {"unit": "Name of the unit.", "name": "Name of the model.", "version": "Its version."}
 """Parameters of paths."""
 BASIC: Final = (ModelName, Prediction, Refused, ProblemBody, OipError)
 """Types of `PredictReply` and of errors."""
-SECURITY: Final = (
-    (b"content-security-policy", POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-)
 
 
 def assets() -> Path:

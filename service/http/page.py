@@ -19,11 +19,19 @@ MEDIA_TYPES: Final = {
     ".svg": b"image/svg+xml",
     ".LICENSE": b"text/plain; charset=utf-8",
 }
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""Scripts, styles and data of this service alone; no inline script or style, no frame around the page."""
+
+
+def security_headers(*, styles: str) -> tuple[tuple[bytes, bytes], ...]:
+    """Allow scripts and data of this service alone, styles from these sources, no frame around the page."""
+    policy = (
+        f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return (
+        (b"content-security-policy", policy.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+    )
 
 
 class File(NamedTuple):
@@ -68,8 +76,6 @@ def _file(path: Path) -> File:
     headers = (
         (b"etag", b'"%s"' % sha256(content).hexdigest()[:32].encode()),
         (b"cache-control", b"no-cache"),  # a browser asks whether its copy is still right
-        (b"content-security-policy", POLICY.encode()),
-        (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", b"no-referrer"),
+        *security_headers(styles="'self'"),  # no inline style either
     )
     return File(content, MEDIA_TYPES[path.suffix], headers)
