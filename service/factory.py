@@ -32,26 +32,22 @@ def desk_of(joints: Joints, predictor: Predictor, lifecycle: Lifecycle, *, logs_
     """Make the desk of both transports; one worker of a service logs what happens to the key file."""
     settings, admission = joints.settings, joints.admission
     return Desk(
+        settings=settings,
         predictor=predictor,
         metrics=joints.metrics,
         lifecycle=lifecycle,
         log=logs.logger(),
-        log_sample=settings.log_sample,
         credentials=Credentials(
             settings.keys(),
             Path(settings.keys_file) if settings.keys_file else None,
             open_pages=settings.open_pages,
             log=logs.logger() if logs_keys else None,
         ),
-        max_body_bytes=settings.max_body_bytes,
         intake=Intake(
             most_bytes=settings.max_reading_bytes,
             seconds=settings.body_timeout_seconds,
             expected=admission.expected,
         ),
-        request_timeout_seconds=settings.request_timeout_seconds,
-        max_streams=settings.max_streams,
-        stream_idle_seconds=settings.stream_idle_seconds,
         admission=admission,
         store=joints.store,
         units=UnitWindows(predictor, joints.store),

@@ -30,6 +30,7 @@ from service.errors import (
 )
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
+from service.settings import Settings
 from service.store.async_store import AsyncStore
 from service.streams.life import Streams
 from service.units import UnitWindows
@@ -153,7 +154,7 @@ class Exchange:
         for stage, start, end in self.stages:
             desk.metrics.stages[stage].observe(end - start)
         kept = error is None or isinstance(error, Exception)
-        if kept and (self.error is not None or desk.log_sample):
+        if kept and (self.error is not None or desk.settings.log_sample):
             self._log()
         if self._trace is not None:
             for stage, start, end in self.stages:
@@ -201,17 +202,13 @@ class Exchange:
 class Desk:
     """The shared parts that both transports need to answer a request."""
 
+    settings: Settings
     predictor: Predictor
     metrics: Metrics
     lifecycle: Lifecycle
     log: logs.FilteringBoundLogger
-    log_sample: float  # The share of answered requests that are logged; refused and failed ones always are
     credentials: Credentials
-    max_body_bytes: int
     intake: Intake
-    request_timeout_seconds: float
-    max_streams: int
-    stream_idle_seconds: float
     admission: Admission
     store: AsyncStore
     units: UnitWindows
@@ -222,18 +219,19 @@ class Desk:
         """Open the streams, and end those whose key is revoked."""
         # Held while a large body is decoded: together they have a share of the event loop.
         self.large_requests = asyncio.Lock()
-        self.streams = Streams(self.lifecycle, most=self.max_streams, idle_seconds=self.stream_idle_seconds)
+        most, idle_seconds = self.settings.max_streams, self.settings.stream_idle_seconds
+        self.streams = Streams(self.lifecycle, most=most, idle_seconds=idle_seconds)
         self.credentials.when_changed(self.streams.end_revoked)
         self._log_due = 0.0
 
     def limit(self, seconds: float | None, receive: Receive | None, *, reads: bool = False) -> Limit:
         """Limit a request to the settings' time, or to `seconds` where that is less; see `Limit`."""
-        most, reading = self.request_timeout_seconds, self.intake.seconds if reads else None
+        most, reading = self.settings.request_timeout_seconds, self.intake.seconds if reads else None
         return Limit(most if seconds is None or seconds > most else seconds, receive, reading_seconds=reading)
 
     def samples(self) -> bool:
         """Whether this answered request is logged: evenly spaced, so that the share is exact."""
-        self._log_due += self.log_sample
+        self._log_due += self.settings.log_sample
         if self._log_due < 1.0 - 1e-9:  # ten tenths are a little less than one
             return False
         self._log_due -= 1.0

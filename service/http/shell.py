@@ -284,7 +284,8 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         Disconnected: the caller left before it was complete.
         MalformedBody: it is not compressed as it says.
     """
-    given, wanted, limit = headers.get(b"content-type", b""), endpoint.media_type, desk.max_body_bytes
+    given, wanted = headers.get(b"content-type", b""), endpoint.media_type
+    limit = desk.settings.max_body_bytes
     if wanted is not None and given != wanted:
         media_type, read = media_type_of(headers), wanted if isinstance(wanted, tuple) else (wanted,)
         if media_type not in read:

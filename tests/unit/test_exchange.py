@@ -18,6 +18,7 @@ from service.edge.intake import Intake
 from service.errors import Disconnected, InvalidWindows, MalformedBody, Overloaded, TooLarge
 from service.labels import Route, Transport
 from service.metrics.metrics import Metrics
+from service.settings import Settings
 
 
 @pytest.fixture
@@ -28,17 +29,13 @@ def registry():
 @pytest.fixture
 def desk(registry):
     return Desk(
+        settings=Settings(log_sample=0.1),
         predictor=Predictor({}, max_request_windows=1),
         metrics=Metrics(registry, []),
         lifecycle=Lifecycle(lambda: True),
         log=logs.logger(),
-        log_sample=0.1,
         credentials=Credentials([]),
-        max_body_bytes=1,
         intake=Intake(most_bytes=1, seconds=1, expected=nullcontext),
-        request_timeout_seconds=1,
-        max_streams=1,
-        stream_idle_seconds=1,
         admission=Admission(window_bytes=1, room_windows=1, limit_seconds=1),
         store=None,
         units=None,

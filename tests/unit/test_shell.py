@@ -16,6 +16,7 @@ from service.edge.keys import KeyScope
 from service.errors import Disconnected, MalformedBody, TooLarge
 from service.http.shell import Endpoint, _body, _wanted_seconds
 from service.labels import Route
+from service.settings import Settings
 from tests.in_process import in_process
 
 LIMIT = 10
@@ -46,7 +47,7 @@ def at_once(whole):
 def desk(limit=LIMIT):
     admission = Admission(window_bytes=1, room_windows=1, limit_seconds=7.0)
     intake = Intake(most_bytes=2 * limit, seconds=30, expected=admission.expected)
-    return SimpleNamespace(max_body_bytes=limit, request_timeout_seconds=7.0, intake=intake)
+    return SimpleNamespace(settings=Settings(max_body_bytes=limit, request_timeout_seconds=7), intake=intake)
 
 
 def body(receive, limit=LIMIT, **headers):
