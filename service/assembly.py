@@ -181,7 +181,6 @@ class Parts:
         return "leaving"
 
     async def _drain(self) -> bool:
-        self.lifecycle.enter(Phase.DRAINING, "it is shutting down")
         self._advertise(serving=False)
         return await self.lifecycle.drain(self.settings.drain_seconds)
 

@@ -6,7 +6,6 @@ The log never contains readings: they belong to the client, and other people rea
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -76,11 +75,6 @@ def configure(
 def logger(name: str = "rulserve") -> FilteringBoundLogger:
     """Return a logger for one part of the service."""
     return structlog.get_logger(name)
-
-
-def new_request_id() -> str:
-    """Return a random request id, 128 bits in hex."""
-    return os.urandom(16).hex()
 
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Exchange:
         self._route: Route = route
         self._trace = None if desk.tracer is None else desk.tracer.request(transport, route, carrier)
         fits = given_id is not None and logs.SAFE_ID.fullmatch(given_id)
-        self.request_id = given_id if given_id is not None and fits else logs.new_request_id()
+        self.request_id = given_id if given_id is not None and fits else os.urandom(16).hex()
         self.code = SUCCESS[transport]
         self.error: Exception | None = None
         self.caller = NOBODY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 from typing import Annotated, Any, Final
@@ -79,11 +79,6 @@ class OipInferReply(msgspec.Struct):
     model_version: str
     outputs: list[OipOutput]
     id: str | UnsetType = UNSET
-
-
-def hot_paths(models: Iterable[str]) -> list[str]:
-    """The paths of inference, which are asked for again and again."""
-    return [f"/v2/models/{name}/infer" for name in models]
 
 
 class OipHttp:

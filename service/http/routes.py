@@ -12,14 +12,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from service.core.lifecycle import Phase
-from service.core.predictor import LoadedModel
 from service.core.queries import PredictQuery, PredictReply
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.http import decisions, monitoring, openapi, units
 from service.http.events import EventsHttp
 from service.http.models import Changer, ModelsHttp
-from service.http.oip import OipHttp, hot_paths
+from service.http.oip import OipHttp
 from service.http.page import PageHttp
 from service.http.predict import explain, predict
 from service.http.shell import JSON, TEXT, Call, Endpoint, Operation, Reply, Shell, json_reply, unknown_route
@@ -85,8 +84,11 @@ class Pages:
         lifecycle = self._desk.lifecycle
         lifecycle.check_alive()
         lifecycle.check_ready()
-        models = self._desk.predictor.models.values()
-        return json_reply(ReadyBody(lifecycle.phase, [ready_model(model) for model in models]))
+        models = [
+            ReadyModel(m.name.name, m.name.version, m.provider, m.placement.providers, m.placement.fallback)
+            for m in self._desk.predictor.models.values()
+        ]
+        return json_reply(ReadyBody(lifecycle.phase, models))
 
     async def _metrics(self, call: Call) -> Reply:
         encode, content_type = choose_encoder(call.headers.get(b"accept", b"").decode("latin-1"))
@@ -117,7 +119,7 @@ def http_application(desk: Desk, registry: CollectorRegistry, schema: Schema, ch
         return described
 
     table.append(Endpoint("GET", "/openapi.json", Route.OPENAPI, document, KeyScope.PAGES))
-    return Shell(desk, table, hot_paths=hot_paths(models))
+    return Shell(desk, table, hot_paths=[f"/v2/models/{name}/infer" for name in models])
 
 
 def endpoints(desk: Desk, registry: CollectorRegistry, schema: Schema, change: Changer) -> list[Endpoint]:
@@ -150,9 +152,3 @@ def endpoints(desk: Desk, registry: CollectorRegistry, schema: Schema, change: C
         *Pages(desk, registry, schema).endpoints(),
         *OipHttp(desk).endpoints(),
     ]
-
-
-def ready_model(model: LoadedModel) -> ReadyModel:
-    """A loaded model as /readyz shows it."""
-    placed = model.placement
-    return ReadyModel(model.name.name, model.name.version, model.provider, placed.providers, placed.fallback)

@@ -101,7 +101,7 @@ class Workers:
 
     async def _start_others(self) -> None:
         """Announce the first worker, then start the others and keep them alive."""
-        status = await self._ready(0)
+        status: dict[str, Any] = json.loads(await await_reply(self._socket(0), "ready"))
         if status["phase"] != Phase.READY:
             return  # it is draining
         self._changes.digests = status["digests"]
@@ -220,11 +220,6 @@ class Workers:
             await asyncio.wait({exited}, timeout=seconds)
             if not exited.done():
                 self._log.error("drain failed", worker=worker, error=repr(error))
-
-    async def _ready(self, worker: int) -> dict[str, Any]:
-        """Return the status of a worker, as soon as it knows whether it can answer."""
-        status: dict[str, Any] = json.loads(await await_reply(self._socket(worker), "ready"))
-        return status
 
     @property
     def _board(self) -> Path:

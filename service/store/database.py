@@ -224,7 +224,8 @@ def _sqlite(url: str, path: Path) -> Engine:
 
     def on_connect(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 SQLAlchemy's own
         connection.isolation_level = None  # `on_begin` begins transactions
-        _enable_write_ahead_log(connection)
+        # Readers work beside a writer; SQLite ignores its timeout here.
+        _insist(lambda: connection.execute("PRAGMA journal_mode=WAL"))
         connection.execute("PRAGMA synchronous=FULL")  # a committed row is on the disk
         connection.execute("PRAGMA wal_autocheckpoint=4000")  # a page with many changes is moved once
 
@@ -244,11 +245,6 @@ def _sqlite(url: str, path: Path) -> Engine:
     event.listen(engine, "connect", on_connect)
     event.listen(engine, "begin", on_begin)
     return engine
-
-
-def _enable_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Let readers work beside a writer; SQLite ignores its timeout here."""
-    _insist(lambda: connection.execute("PRAGMA journal_mode=WAL"))
 
 
 def _insist(run: Callable[[], object]) -> None:
