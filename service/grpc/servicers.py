@@ -32,45 +32,33 @@ from service.proto import rul_v1_pb2 as pb
 SERVICE: Final = "rul.v1.RulService"
 
 
-class RulServicer:
-    """`rul.v1.RulService`, on messages as they came.
+def rul_handlers(desk: Desk) -> dict[str, Any]:
+    """The method handlers of `rul.v1.RulService`, by the methods' names, on messages as they came.
 
     Decoding them is part of answering: a message that cannot be read is refused, counted and logged
     as any other request is. A server that decodes for its servicers would answer UNKNOWN.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk: Final = desk
-        self._models: Final = desk.predictor.models
-
-    def handlers(self) -> dict[str, Any]:
-        """The method handlers, by the methods' names."""
-        desk = self._desk
-        return {
-            "Predict": unary(
-                desk, Route.GRPC_PREDICT, partial(predict, desk), KeyScope.PREDICT, needs_model=True
-            ),
-            "AppendCycles": unary(
-                desk, Route.GRPC_APPEND, partial(append, desk), KeyScope.INGEST, needs_model=True
-            ),
-            "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
-            "GetModel": unary(desk, Route.GRPC_GET_MODEL, self._get_model, KeyScope.ANY, encode=serialized),
-            "ListModels": unary(
-                desk, Route.GRPC_LIST_MODELS, self._list_models, KeyScope.ANY, encode=serialized
-            ),
-        }
-
-    async def _get_model(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:
-        """Describe one model."""
-        model = self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name)
+    async def get_model(raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:
+        model = desk.predictor.model(parsed(pb.GetModelRequest, raw).name)
         described = _model(model)
         described.manifest_json = model.manifest.model_dump_json()
         return described
 
-    async def _list_models(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.ListModelsReply:
-        """Describe every model."""
+    async def list_models(raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.ListModelsReply:
         parsed(pb.ListModelsRequest, raw)
-        return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
+        return pb.ListModelsReply(models=[_model(model) for model in desk.predictor.models.values()])
+
+    append_cycles = partial(append, desk)
+    return {
+        "Predict": unary(
+            desk, Route.GRPC_PREDICT, partial(predict, desk), KeyScope.PREDICT, needs_model=True
+        ),
+        "AppendCycles": unary(desk, Route.GRPC_APPEND, append_cycles, KeyScope.INGEST, needs_model=True),
+        "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
+        "GetModel": unary(desk, Route.GRPC_GET_MODEL, get_model, KeyScope.ANY, encode=serialized),
+        "ListModels": unary(desk, Route.GRPC_LIST_MODELS, list_models, KeyScope.ANY, encode=serialized),
+    }
 
 
 class Reflection:
@@ -109,7 +97,7 @@ class Reflection:
 
 def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in
     """Register our services, health and reflection; the health that it answers, to be changed."""
-    ours = {SERVICE: RulServicer(desk).handlers(), INFERENCE_SERVICE: InferenceServicer(desk).handlers()}
+    ours = {SERVICE: rul_handlers(desk), INFERENCE_SERVICE: InferenceServicer(desk).handlers()}
     names = (*ours, health.SERVICE_NAME, reflection.SERVICE_NAME)
     answered = Health(names)
     for name, handlers in ours.items():
