@@ -1,4 +1,4 @@
-"""The command `rul`: its errors, and its commands `serve` and `settings`.
+"""The command `rul`: its errors, and its commands `serve`, `settings` and `keys`.
 
 Each package registers its own commands under the entry point group `rul.commands`. A command imports what
 it needs when it runs, so that `rul serve` never loads torch.
@@ -18,7 +18,7 @@ import typer
 from model.domain import RulError, printable
 from model.version import VERSION
 from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, as_text
-from service.keys_cli import register as register_keys
+from service.edge.keys import GRANTABLE, InvalidKeys, add_key, read_keys, revoke_key
 from service.settings import Settings, variable_of
 
 SERVE_HELP = """
@@ -28,7 +28,8 @@ Example: rul serve --bundle fd001 --port 3000
 
 Every option has an environment variable (RUL_PORT=3000). `rul settings` lists all variables.
 """
-
+NAME_HELP: Final = "Name of the key, in logs and for `revoke`."
+KeyFile = Annotated[Path | None, typer.Option("--file", help="The key file; default: RUL_KEYS_FILE.")]
 
 EXTRAS: Final = {
     "onnxruntime": "cpu",
@@ -95,7 +96,10 @@ def register(app: typer.Typer) -> None:
     """Add `serve`, `settings` and `keys`."""
     app.command(help=SERVE_HELP)(serve)
     app.command(name="settings")(show_settings)
-    register_keys(app)
+    keys = typer.Typer(no_args_is_help=True, help="API keys of a service, with scopes and tenants.")
+    for name, command in (("add", keys_add), ("list", keys_list), ("revoke", keys_revoke)):
+        keys.command(name)(command)
+    app.add_typer(keys, name="keys")
 
 
 def serve(
@@ -157,3 +161,43 @@ def env_example() -> str:
         suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
         parts.append(f"{comment}{suffix}\n{variable_of(name)}={as_text(field.default)}\n")
     return "\n".join(parts)
+
+
+def keys_add(
+    name: Annotated[str, typer.Argument(help=NAME_HELP)],
+    scope: Annotated[list[str], typer.Option(help=f"One of {', '.join(GRANTABLE)}; repeatable.")],
+    tenant: Annotated[str, typer.Option(help="Owner of the units that the key names.")] = "",
+    file: KeyFile = None,
+) -> None:
+    """Add a key and print it, once: the file keeps its SHA-256 only.
+
+    Example: rul keys add line-1 --scope predict --scope ingest --tenant plant-a
+    """
+    path = _key_file(file)
+    print(add_key(path, name, scope, tenant))  # noqa: T201 the output
+    print(f"rul: {path} has the key {name!r}; it is shown this once", file=sys.stderr)  # noqa: T201
+
+
+def keys_list(file: KeyFile = None) -> None:
+    """List the keys: name, scopes, tenant and day, separated by tabs."""
+    for name, entry in read_keys(_key_file(file)).items():
+        created = "-" if entry.created is None else entry.created.isoformat()
+        print(name, ",".join(entry.scopes), entry.tenant or "-", created, sep="\t")  # noqa: T201 the output
+
+
+def keys_revoke(
+    name: Annotated[str, typer.Argument(help=NAME_HELP)],
+    file: KeyFile = None,
+) -> None:
+    """Remove a key: services refuse it within a second and end its streams.
+
+    Example: rul keys revoke line-1
+    """
+    revoke_key(_key_file(file), name)
+
+
+def _key_file(given: Path | None) -> Path:
+    path = given or Path(Settings.read().keys_file)
+    if path == Path():
+        raise InvalidKeys("expected a key file: set RUL_KEYS_FILE, or pass --file")
+    return path
