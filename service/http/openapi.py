@@ -15,10 +15,10 @@ from model.version import VERSION
 from service.core.queries import ModelName, Prediction, PredictReply, Refused
 from service.edge.keys import KeyScope
 from service.errors import STATUS
-from service.http.examples import add_examples
 from service.http.page import security_headers
 from service.http.problem import OipError, ProblemBody, is_oip
 from service.http.shell import TEXT, Content, Endpoint, Operation, Schema
+from service.oip.tensors import FP32, LAST_CYCLE, READINGS
 
 PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -44,6 +44,10 @@ PLACES: Final = {"unit": "Name of the unit.", "name": "Name of the model.", "ver
 """Parameters of paths."""
 BASIC: Final = (ModelName, Prediction, Refused, ProblemBody, OipError)
 """Types of `PredictReply` and of errors."""
+DECILES: Final = (3, 4, 5)
+"""Of the training readings, in the regime that is seen first: the readings of an example, one a cycle."""
+LAST: Final = 121.0
+"""The last cycle of an example."""
 
 
 def assets() -> Path:
@@ -62,7 +66,7 @@ def document(endpoints: Sequence[Endpoint], manifest: Manifest) -> dict[str, Any
     for endpoint, doc in described:
         path = endpoint.path.replace(":path}", "}")
         paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, doc, schemas)
-    add_examples(paths, manifest)
+    _add_examples(paths, manifest)
     security = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -151,3 +155,52 @@ def _parameters(endpoint: Endpoint, doc: Operation) -> list[dict[str, Any]]:
         for name, text, schema, place in doc.parameters
     ]
     return of_path + others
+
+
+def _add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
+    """Add examples for this model to the requests that the paths describe."""
+    names = [column.name for column in manifest.columns]
+    edges = manifest.regimes[0].histogram_edges
+    cycles = [[float(f"{of_column[i]:.6g}") for of_column in edges] for i in DECILES]
+    by_name = dict(zip(names, map(list, zip(*cycles, strict=True)), strict=True))
+    reading = {name: values[-1] for name, values in by_name.items()}
+    window = {"unit": "17", "last_cycle": LAST}
+    infer = {
+        "inputs": [
+            {
+                "name": READINGS,
+                "shape": [1, len(cycles), len(names)],
+                "datatype": FP32,
+                "data": [reading for cycle in cycles for reading in cycle],
+            },
+            {"name": LAST_CYCLE, "shape": [1], "datatype": FP32, "data": [LAST]},
+        ]
+    }
+    for path, examples in {
+        "/v1/predict": {
+            "columns by name": {"model": manifest.name, "windows": [window | {"columns": by_name}]},
+            "rows, without storing the prediction": {
+                "model": manifest.name,
+                "windows": [window | {"readings": cycles}],
+                "explain": "none",
+                "store": False,
+            },
+            "when to act, by the costs of a planned stop and of a failure": {
+                "model": manifest.name,
+                "windows": [window | {"columns": by_name}],
+                "costs": {"planned": 800.0, "failure": 12000.0},
+            },
+        },
+        "/v1/units/{unit}/cycles": {
+            "one reading": {"model": manifest.name, "cycle": 121, "columns": reading},
+            "readings by column": {"model": manifest.name, "cycles": [119, 120, 121], "columns": by_name},
+        },
+        "/v1/units/{unit}/outcomes": {
+            "a failure": {"model": manifest.name, "kind": "failed", "cycle": 196},
+            "a removal": {"model": manifest.name, "kind": "removed", "cycle": 150},
+        },
+        "/v2/models/{name}/infer": {"one window": infer},
+        "/v2/models/{name}/versions/{version}/infer": {"one window": infer},
+    }.items():
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]
+        body["examples"] = {name: {"value": value} for name, value in examples.items()}
