@@ -81,11 +81,6 @@ class Drift:
         """Columns beyond their limits."""
         return [name for name, index in self.columns.items() if index.drifting]
 
-    @property
-    def regime_is_new(self) -> bool:
-        """Return whether many readings are in no operating regime."""
-        return self.unseen > UNSEEN_LIMIT
-
 
 def population_stability(share: FloatArray, reference: FloatArray) -> FloatArray:
     """Return the index of two distributions over bins, [..., B] -> [...]; rarer shares count as `RARE`.
@@ -195,13 +190,11 @@ class DriftMonitor:
     """Drift of one model: each worker counts, and the scraped worker adds up.
 
     Attributes:
-        name: The model's.
         count: Counts windows; see `DriftCounts.count`.
     """
 
     def __init__(
         self,
-        name: str,
         reference: DriftReference,
         own: FloatArray,
         total_of_living: Callable[[], FloatArray],
@@ -209,7 +202,6 @@ class DriftMonitor:
         workers: int = 1,
     ) -> None:
         """Count into `own`; `total_of_living` adds up the rings of the workers that live."""
-        self.name: Final = name
         self._reference: Final = reference
         self._total: Final = total_of_living
         self.count: Final = DriftCounts(own, reference, workers=workers).count

@@ -91,7 +91,7 @@ class DriftCollector(Collector):
         if version[0] != digest:
             counts.own[:] = said.own[:] = 0.0
             version[0] = digest
-        monitor = DriftMonitor(name, reference, counts.own, counts.total_of_living, workers=len(board.pids()))
+        monitor = DriftMonitor(reference, counts.own, counts.total_of_living, workers=len(board.pids()))
         self.monitors[name] = monitor, DriftWarnings(logs.logger(), said, reference.names)
         return monitor
 

@@ -20,7 +20,7 @@ from service.core.answers import Answers
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
 from service.drift.counts import BLOCKS, DriftCounts, block_size
-from service.drift.monitor import Drift, drift_of
+from service.drift.monitor import UNSEEN_LIMIT, Drift, drift_of
 from tests.benchmarks.drift_faults import Change
 
 JOIN_WITHIN = 200
@@ -112,7 +112,7 @@ class Monitor:
 def alarms(drift: Drift) -> list[str]:
     """What is beyond its limit: columns by name, `regime`, `prediction`, `entropy`."""
     others = {
-        "regime": drift.regime_is_new,
+        "regime": drift.unseen > UNSEEN_LIMIT,
         "prediction": drift.prediction.drifting,
         "entropy": any(index.drifting for index in drift.entropy.values()),
     }
