@@ -53,14 +53,9 @@ class FrontEndFailed(RulError):
 
 
 class ServiceError(RulError):
-    """The root of the errors that a caller may receive."""
+    """The root of the errors that a caller may receive: the text says what was expected, came, and where."""
 
     retry_after_seconds: float | None = None
-
-    @property
-    def detail(self) -> str:
-        """Return what was expected, what came, and where."""
-        return str(self)
 
 
 class InvalidRequest(ServiceError):
@@ -266,7 +261,7 @@ def status_of(error: BaseException) -> Status:
 def public_detail(error: BaseException) -> str:
     """Return what a client may read of an error; a fault of the service stays inside."""
     if isinstance(error, ServiceError) and status_of(error).http != STATUS[RuntimeFailed].http:
-        return error.detail
+        return str(error)
     return "the service failed; its log has the cause under this request id"
 
 

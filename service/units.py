@@ -112,7 +112,7 @@ class UnitWindows:
         try:
             windows = windows_of(newest, unit, rules)
         except InvalidWindow as error:
-            refusal = WindowError(STATUS[InvalidWindow].title, error.detail, listed(error.problems))
+            refusal = WindowError(STATUS[InvalidWindow].title, str(error), listed(error.problems))
         else:
             name, (prediction,) = await model.routed(
                 unit,

@@ -110,9 +110,9 @@ def unreadable(error: Exception, below: str = "") -> MalformedBody:
 
     `below` is the pointer of the part that was decoded.
 
-    >>> unreadable(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
+    >>> str(unreadable(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")))
     '/windows/3/unit: Expected `str`, got `int`'
-    >>> unreadable(msgspec.ValidationError("Invalid enum value 'lost' - at `$.kind`")).detail
+    >>> str(unreadable(msgspec.ValidationError("Invalid enum value 'lost' - at `$.kind`")))
     "/kind: expected one of failed, removed, got 'lost'"
     """
     if not isinstance(error, msgspec.ValidationError):
