@@ -18,8 +18,7 @@ from export.seal import read_bundle
 from model.domain import FloatArray, IntArray
 from service.choices import ProviderChoice
 from service.core.providers import CPU, ON_GPU, Placement, order, placement, with_options
-from service.core.runtime_cuda import BoundSession, bucket
-from service.core.session import available_providers, cpu_session, gpu_session
+from service.core.session import BoundSession, available_providers, bucket, cpu_session, gpu_session
 from service.core.window import Windows, aligned
 from service.machine import NVIDIA_DRIVER
 

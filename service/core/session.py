@@ -1,6 +1,9 @@
-"""Sessions of ONNX Runtime, with the options that are served.
+"""Sessions of ONNX Runtime, with the options that are served; the only module that imports `onnxruntime`.
 
-Beside `runtime_cuda` the only module that imports `onnxruntime`.
+On a GPU a graph is asked through buffers that stay where they are: each batch is copied in and out once.
+Buffers have fixed shapes, so that batches are padded: as many windows as the next power of two, as
+many cycles as the model reads. Nothing here is particular to CUDA but its use: on the device `cpu`
+the same code gives the same answers, and so it is tested.
 """
 
 from __future__ import annotations
@@ -10,12 +13,16 @@ import sys
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Final
 
+import numpy as np
 import onnxruntime as ort
 
 from export.arrays import one_line
-from export.bundle import InvalidBundle
+from export.bundle import InvalidBundle, Manifest
+from export.outputs import PER_CYCLE, cycles_of, output_shapes
+from model.domain import FloatArray, IntArray
 from service.core.providers import CPU, Wanted
 
 
@@ -78,3 +85,92 @@ def _register_arena() -> None:
     """Give all sessions of this process one arena: each of their own would grow to the largest batch."""
     info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(info, ort.OrtArenaCfg({}))
+
+
+def bucket(windows: int) -> int:
+    """The next power of two: batches of thousands of sizes share some ten buffers.
+
+    >>> [bucket(windows) for windows in (1, 2, 3, 16, 17)]
+    [1, 2, 4, 16, 32]
+    """
+    return 1 << (windows - 1).bit_length()
+
+
+class BoundSession:
+    """A session with buffers for each size of batch that has come. May be called by several threads."""
+
+    def __init__(self, session: Any, manifest: Manifest, *, device: str) -> None:  # noqa: ANN401
+        self._session: Final = session
+        self._manifest: Final = manifest
+        self._device: Final = device
+        self._buffers: Final[dict[tuple[int, int], _Buffers]] = {}
+        self._making: Final = Lock()
+
+    def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
+        """float32 [B, T, F], int64 [B], float32 [B] -> each output by its name, [B, ...]."""
+        b, t = readings.shape[:2]
+        size = bucket(b), max(t, self._manifest.context)
+        with self._making:
+            buffers = self._buffers.get(size)
+            if buffers is None:
+                buffers = self._buffers[size] = _Buffers(self._session, self._manifest, *size, self._device)
+        answers = buffers.run(*padded(readings, lengths, last_cycle, windows=size[0], cycles=size[1]))
+        asked = {name: answer[:b] for name, answer in answers.items()}
+        return {name: x[cycles_of(name, slice(t))] if name in PER_CYCLE else x for name, x in asked.items()}
+
+    def warm_up(self, most_windows: int) -> None:
+        """Run a batch of each size: the first of a size allocates buffers and chooses kernels."""
+        for power in range(bucket(most_windows).bit_length()):
+            b = 1 << power
+            nothing = np.full((b, 1, len(self._manifest.columns)), np.nan, np.float32)
+            self.run(nothing, np.ones(b, np.int64), np.full(b, np.nan, np.float32))
+
+
+def padded(
+    readings: FloatArray, lengths: IntArray, last_cycle: FloatArray, *, windows: int, cycles: int
+) -> tuple[FloatArray, IntArray, FloatArray]:
+    """The batch, filled up with windows of one cycle that misses everything, which the graph allows."""
+    b, t, f = readings.shape
+    if (b, t) == (windows, cycles):
+        return readings, lengths, last_cycle
+    more = np.full((windows, cycles, f), np.nan, np.float32)
+    more[:b, :t] = readings
+    return (
+        more,
+        np.concatenate([lengths, np.ones(windows - b, np.int64)]),
+        np.concatenate([last_cycle, np.full(windows - b, np.nan, np.float32)]),
+    )
+
+
+class _Buffers:
+    """Inputs and outputs of one size, on the device, bound to the session once."""
+
+    def __init__(self, session: Any, manifest: Manifest, windows: int, cycles: int, device: str) -> None:  # noqa: ANN401
+        self._session: Final = session
+        self._busy: Final = Lock()
+        self._binding: Final[Any] = session.io_binding()
+
+        def made(shape: tuple[int, ...], kind: type = np.float32) -> Any:  # noqa: ANN401
+            return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, device, 0)
+
+        self._inputs: Final = {
+            "readings": made((windows, cycles, len(manifest.columns))),
+            "lengths": made((windows,), np.int64),
+            "last_cycle": made((windows,)),
+        }
+        shapes = output_shapes(manifest, windows=windows, cycles=cycles)
+        self._outputs: Final = {name: made(shape) for name, shape in shapes.items()}
+        for name, value in self._inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in self._outputs.items():
+            self._binding.bind_ortvalue_output(name, value)
+
+    def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
+        """Copy in, compute, copy out; one caller at a time."""
+        given = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
+        with self._busy:
+            for name, value in given.items():
+                self._inputs[name].update_inplace(np.ascontiguousarray(value))
+            self._session.run_with_iobinding(self._binding)
+            # On the CPU `numpy` shows the buffer itself, which the next batch overwrites.
+            return {name: np.array(value.numpy()) for name, value in self._outputs.items()}

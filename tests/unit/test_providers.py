@@ -21,8 +21,7 @@ from service.core.providers import (
     with_options,
 )
 from service.core.runtime import OnnxRuntime
-from service.core.runtime_cuda import BoundSession, padded
-from service.core.session import gpu_session
+from service.core.session import BoundSession, gpu_session, padded
 from service.machine import usable_cores
 from service.models import batches_at_once
 from service.settings import Settings
