@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from service.edge.keys import KeyScope
 from service.http.shell import Call, Endpoint, Reply, unknown_route
@@ -34,48 +34,30 @@ def security_headers(*, styles: str) -> tuple[tuple[bytes, bytes], ...]:
     )
 
 
-class File(NamedTuple):
-    """A file of the page as it is sent."""
+def endpoints() -> list[Endpoint]:
+    """List the endpoints. The files hold no data: any browser may have them, also without a key."""
+    paths = [path for path in FOLDER.rglob("*") if path.suffix in MEDIA_TYPES]
+    files = {path.relative_to(FOLDER).as_posix(): _file(path) for path in paths}
 
-    content: bytes
-    media_type: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
-
-
-class PageHttp:
-    """Serves the page. Its files hold no data: any browser may have them, also without a key."""
-
-    def __init__(self, folder: Path = FOLDER) -> None:
-        paths = [path for path in folder.rglob("*") if path.suffix in MEDIA_TYPES]
-        self._files: Final = {path.relative_to(folder).as_posix(): _file(path) for path in paths}
-
-    def endpoints(self) -> list[Endpoint]:
-        """List the endpoints."""
-        return [
-            Endpoint("GET", "/", Route.PAGE, self._index, KeyScope.OPEN),
-            Endpoint("GET", "/page/{name:path}", Route.PAGE, self._named, KeyScope.OPEN),
-        ]
-
-    async def _index(self, call: Call) -> Reply:
-        return self._send(INDEX, call)
-
-    async def _named(self, call: Call) -> Reply:
-        return self._send(call.path["name"], call)
-
-    def _send(self, name: str, call: Call) -> Reply:
-        file = self._files.get(name)
-        if file is None:
+    async def send(call: Call) -> Reply:
+        reply = files.get(call.path.get("name", INDEX))
+        if reply is None:
             raise unknown_route(call)
-        if (b"etag", call.headers.get(b"if-none-match")) in file.headers:
-            return Reply(b"", 304, b"", file.headers)
-        return Reply(file.content, media_type=file.media_type, headers=file.headers)
+        if (b"etag", call.headers.get(b"if-none-match")) in reply.headers:
+            return Reply(b"", 304, b"", reply.headers)
+        return reply
+
+    return [
+        Endpoint("GET", "/", Route.PAGE, send, KeyScope.OPEN),
+        Endpoint("GET", "/page/{name:path}", Route.PAGE, send, KeyScope.OPEN),
+    ]
 
 
-def _file(path: Path) -> File:
+def _file(path: Path) -> Reply:
     content = path.read_bytes()
     headers = (
         (b"etag", b'"%s"' % sha256(content).hexdigest()[:32].encode()),
         (b"cache-control", b"no-cache"),  # a browser asks whether its copy is still right
         *security_headers(styles="'self'"),  # no inline style either
     )
-    return File(content, MEDIA_TYPES[path.suffix], headers)
+    return Reply(content, media_type=MEDIA_TYPES[path.suffix], headers=headers)

@@ -15,11 +15,10 @@ from service.core.lifecycle import Phase
 from service.core.queries import PredictQuery, PredictReply
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.http import decisions, monitoring, openapi, units
+from service.http import decisions, monitoring, openapi, page, units
 from service.http.events import EventsHttp
 from service.http.models import Changer, ModelsHttp
 from service.http.oip import OipHttp
-from service.http.page import PageHttp
 from service.http.predict import explain, predict
 from service.http.shell import JSON, TEXT, Call, Endpoint, Operation, Reply, Shell, json_reply, unknown_route
 from service.labels import Route
@@ -148,7 +147,7 @@ def endpoints(desk: Desk, registry: CollectorRegistry, schema: Schema, change: C
         *decisions.endpoints(),
         *units.endpoints(),
         *EventsHttp(desk).endpoints(),
-        *PageHttp().endpoints(),
+        *page.endpoints(),
         *Pages(desk, registry, schema).endpoints(),
         *OipHttp(desk).endpoints(),
     ]
