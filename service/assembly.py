@@ -63,7 +63,6 @@ class Parts:
 
     joints: Joints
     worker: WorkerSpec | None
-    registry: CollectorRegistry
     catalog: Catalog
     desk: Desk
     schema: Schema
@@ -73,7 +72,7 @@ class Parts:
         self.settings, self.store = self.joints.settings, self.joints.store
         self.lifecycle = self.desk.lifecycle
         self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
-        self.http = http_application(self.desk, self.registry, self.schema, self.changes.change)
+        self.http = http_application(self.desk, self.schema, self.changes.change)
         self.grpc = GrpcOverAsgi(
             max_message_bytes=self.settings.max_body_bytes, metadata=METADATA, intake=self.desk.intake
         )
@@ -236,10 +235,10 @@ def build(
     Raises:
         InvalidBundle: a bundle is damaged or does not fit.
     """
-    spec, registry = worker or WorkerSpec(), CollectorRegistry()
+    spec = worker or WorkerSpec()
     loaded = _loaded(settings, spec) if runtimes is None else []
     board = Board(spec.board, worker=spec.index, workers=spec.count)
-    metrics = Metrics(registry, [], board)
+    metrics = Metrics(CollectorRegistry(), [], board)
     joints = Joints(
         settings=settings,
         executor=ThreadPoolExecutor(settings.threads(), "inference"),
@@ -262,7 +261,7 @@ def build(
     )
     paths = {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded}
     desk = desk_of(joints, predictor, lifecycle, logs_keys=spec.index == 0)  # the others would log the same
-    return Parts(joints, worker, registry, Catalog(joints, predictor, paths), desk, schema)
+    return Parts(joints, worker, Catalog(joints, predictor, paths), desk, schema)
 
 
 def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, OnnxRuntime]]:

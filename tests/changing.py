@@ -48,7 +48,7 @@ class Service:
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return a sample of the metrics."""
-        return self.parts.registry.get_sample_value(name, labels)
+        return self.parts.desk.metrics.registry.get_sample_value(name, labels)
 
 
 @asynccontextmanager

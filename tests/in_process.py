@@ -97,7 +97,7 @@ class InProcess:
 
     @property
     def registry(self) -> CollectorRegistry:
-        return self.parts.registry
+        return self.parts.desk.metrics.registry
 
     @property
     def lifecycle(self) -> Lifecycle:

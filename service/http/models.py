@@ -13,7 +13,6 @@ from model.simulation import json_columns, simulate
 from service.core.changes import Action, Bounds, Change, Changed
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
-from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.http.problem import read_json
 from service.http.shell import JSON, Call, Endpoint, Operation, Parameter, Reply, json_reply
@@ -148,8 +147,7 @@ CHANGES: Final = (
 class ModelsHttp:
     """Lists the models, and hands changes of them on."""
 
-    def __init__(self, desk: Desk, change: Changer) -> None:
-        self._desk: Final = desk
+    def __init__(self, change: Changer) -> None:
         self._change: Final = change
         self._changing: Final[set[asyncio.Future[Changed]]] = set()
 
@@ -185,17 +183,17 @@ class ModelsHttp:
         ]
         return [*read, *changes]
 
-    async def _list(self, _call: Call) -> Reply:
-        return json_reply(ModelsBody([ModelSummary.of(m) for m in self._desk.predictor.models.values()]))
+    async def _list(self, call: Call) -> Reply:
+        return json_reply(ModelsBody([ModelSummary.of(m) for m in call.desk.predictor.models.values()]))
 
     async def _show(self, call: Call) -> Reply:
-        model = self._desk.predictor.model(call.path["name"])
+        model = call.desk.predictor.model(call.path["name"])
         manifest = msgspec.Raw(model.manifest.model_dump_json().encode())
         return json_reply(ModelBody(**msgspec.structs.asdict(ModelSummary.of(model)), manifest=manifest))
 
     async def _simulated(self, call: Call) -> Reply:
         seed = whole(read_query(call), "seed", most=LARGEST_SEED, least=0) or 0
-        model = self._desk.predictor.model(call.path["name"])
+        model = call.desk.predictor.model(call.path["name"])
         return json_reply(await asyncio.to_thread(simulated_body, model, seed))
 
     async def _make(

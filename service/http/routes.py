@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from service.core.lifecycle import Phase
@@ -49,69 +48,64 @@ class ReadyBody(msgspec.Struct, frozen=True):
     models: list[ReadyModel]
 
 
-class Pages:
-    """What the service says of itself: health, metrics, documents."""
+def pages(schema: Schema) -> list[Endpoint]:
+    """List the endpoints by which the service tells of itself: health, metrics, documents."""
+    assets = {path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES}
 
-    def __init__(self, desk: Desk, registry: CollectorRegistry, schema: Schema) -> None:
-        self._desk: Final = desk
-        self._registry: Final = registry
-        self._bentoml: Final = schema
-        self._assets: Final[dict[str, Path]] = {
-            path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES
-        }
+    async def for_bentoml(_call: Call) -> Reply:
+        return json_reply(await asyncio.to_thread(schema))  # loads BentoML
 
-    def endpoints(self) -> list[Endpoint]:
-        """List the endpoints."""
-        ready = Operation("Readiness: every golden window agrees", ReadyBody, (500, 503))
-        live = Operation("Liveness", errors=(500, 503))  # 503: Envoy, without a heartbeat
-        metrics = Operation("Prometheus metrics", {"text/plain": TEXT, "application/openmetrics-text": TEXT})
-        return [
-            Endpoint("GET", "/readyz", Route.READYZ, self._readyz, KeyScope.OPEN, doc=ready),
-            Endpoint("GET", "/livez", Route.LIVEZ, self._livez, KeyScope.OPEN, doc=live),
-            Endpoint("GET", "/healthz", Route.LIVEZ, self._livez, KeyScope.OPEN),
-            Endpoint("GET", "/metrics", Route.METRICS, self._metrics, KeyScope.METRICS, doc=metrics),
-            Endpoint("GET", "/schema.json", Route.OPENAPI, self._schema, KeyScope.PAGES),
-            Endpoint("GET", "/docs", Route.DOCS, self._docs, KeyScope.PAGES),
-            Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, KeyScope.PAGES),
-        ]
-
-    async def _livez(self, _call: Call) -> Reply:
-        self._desk.lifecycle.check_alive()
-        return json_reply({"status": "alive"})
-
-    async def _readyz(self, _call: Call) -> Reply:
-        lifecycle = self._desk.lifecycle
-        lifecycle.check_alive()
-        lifecycle.check_ready()
-        models = [
-            ReadyModel(m.name.name, m.name.version, m.provider, m.placement.providers, m.placement.fallback)
-            for m in self._desk.predictor.models.values()
-        ]
-        return json_reply(ReadyBody(lifecycle.phase, models))
-
-    async def _metrics(self, call: Call) -> Reply:
-        encode, content_type = choose_encoder(call.headers.get(b"accept", b"").decode("latin-1"))
-        return Reply(encode(self._registry), media_type=content_type.encode())
-
-    async def _schema(self, _call: Call) -> Reply:
-        return json_reply(await asyncio.to_thread(self._bentoml))  # loads BentoML
-
-    async def _docs(self, _call: Call) -> Reply:
-        return Reply(openapi.PAGE.encode(), media_type=b"text/html; charset=utf-8", headers=openapi.SECURITY)
-
-    async def _asset(self, call: Call) -> Reply:
+    async def asset(call: Call) -> Reply:
         name = call.path["name"]
-        path = self._assets.get(name)
+        path = assets.get(name)
         if path is None and name != "start.js":
             raise unknown_route(call)
         content = openapi.START.encode() if path is None else path.read_bytes()
         return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
+    ready = Operation("Readiness: every golden window agrees", ReadyBody, (500, 503))
+    live = Operation("Liveness", errors=(500, 503))  # 503: Envoy, without a heartbeat
+    metrics = Operation("Prometheus metrics", {"text/plain": TEXT, "application/openmetrics-text": TEXT})
+    return [
+        Endpoint("GET", "/readyz", Route.READYZ, _readyz, KeyScope.OPEN, doc=ready),
+        Endpoint("GET", "/livez", Route.LIVEZ, _livez, KeyScope.OPEN, doc=live),
+        Endpoint("GET", "/healthz", Route.LIVEZ, _livez, KeyScope.OPEN),
+        Endpoint("GET", "/metrics", Route.METRICS, _metrics, KeyScope.METRICS, doc=metrics),
+        Endpoint("GET", "/schema.json", Route.OPENAPI, for_bentoml, KeyScope.PAGES),
+        Endpoint("GET", "/docs", Route.DOCS, _docs, KeyScope.PAGES),
+        Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, asset, KeyScope.PAGES),
+    ]
 
-def http_application(desk: Desk, registry: CollectorRegistry, schema: Schema, change: Changer) -> Shell:
+
+async def _livez(call: Call) -> Reply:
+    call.desk.lifecycle.check_alive()
+    return json_reply({"status": "alive"})
+
+
+async def _readyz(call: Call) -> Reply:
+    lifecycle = call.desk.lifecycle
+    lifecycle.check_alive()
+    lifecycle.check_ready()
+    models = [
+        ReadyModel(m.name.name, m.name.version, m.provider, m.placement.providers, m.placement.fallback)
+        for m in call.desk.predictor.models.values()
+    ]
+    return json_reply(ReadyBody(lifecycle.phase, models))
+
+
+async def _metrics(call: Call) -> Reply:
+    encode, content_type = choose_encoder(call.headers.get(b"accept", b"").decode("latin-1"))
+    return Reply(encode(call.desk.metrics.registry), media_type=content_type.encode())
+
+
+async def _docs(_call: Call) -> Reply:
+    return Reply(openapi.PAGE.encode(), media_type=b"text/html; charset=utf-8", headers=openapi.SECURITY)
+
+
+def http_application(desk: Desk, schema: Schema, change: Changer) -> Shell:
     """The ASGI application for everything but gRPC."""
     models = desk.predictor.models
-    table = endpoints(desk, registry, schema, change)
+    table = endpoints(desk, schema, change)
     described = json_reply(openapi.document(table, next(iter(models.values())).manifest))
 
     async def document(_call: Call) -> Reply:
@@ -121,7 +115,7 @@ def http_application(desk: Desk, registry: CollectorRegistry, schema: Schema, ch
     return Shell(desk, table, hot_paths=[f"/v2/models/{name}/infer" for name in models])
 
 
-def endpoints(desk: Desk, registry: CollectorRegistry, schema: Schema, change: Changer) -> list[Endpoint]:
+def endpoints(desk: Desk, schema: Schema, change: Changer) -> list[Endpoint]:
     """The table of endpoints, without the document that describes them."""
     answers = (
         (Route.PREDICT, predict, "Remaining useful life of each unit, in cycles"),
@@ -142,12 +136,12 @@ def endpoints(desk: Desk, registry: CollectorRegistry, schema: Schema, change: C
     ]
     return [
         *predictions,
-        *ModelsHttp(desk, change).endpoints(),
+        *ModelsHttp(change).endpoints(),
         *monitoring.endpoints(),
         *decisions.endpoints(),
         *units.endpoints(),
         *EventsHttp(desk).endpoints(),
         *page.endpoints(),
-        *Pages(desk, registry, schema).endpoints(),
+        *pages(schema),
         *OipHttp(desk).endpoints(),
     ]

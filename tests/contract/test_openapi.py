@@ -10,7 +10,7 @@ from service.http.routes import endpoints
 from tests.fakes import make_manifest
 
 DESK = SimpleNamespace(predictor=None, lifecycle=None)
-DOCUMENT = document(endpoints(DESK, None, None, None), make_manifest())
+DOCUMENT = document(endpoints(DESK, None, None), make_manifest())
 OPERATIONS = {
     f"{method} {path}": operation
     for path, operations in DOCUMENT["paths"].items()

@@ -244,7 +244,8 @@ async def test_counters_go_on_and_drift_begins_anew_with_a_swap(service, newer):
     assert (before, drift, begun) == (3, 3, 0)
     assert service.value("rul_prediction_cycles_count", model="fd001") == 4
     assert service.value("rul_column_drift_windows", model="fd001") == 1
-    info = [s for f in service.parts.registry.collect() if f.name == "rul_model_info" for s in f.samples]
+    families = service.parts.desk.metrics.registry.collect()
+    info = [s for f in families if f.name == "rul_model_info" for s in f.samples]
     assert [s.labels["version"] for s in info] == ["2"]
 
 
