@@ -59,6 +59,8 @@ class Workers:
     ) -> None:
         self._settings: Final = settings
         self._folder: Final = folder
+        self._board: Final = folder / "board"
+        self._supervisor: Final = folder / "supervisor"
         self._announce: Final = ready
         self._count: Final = settings.worker_count()
         self._servers: Final[dict[int, EnvoyServer]] = {}
@@ -220,14 +222,6 @@ class Workers:
             await asyncio.wait({exited}, timeout=seconds)
             if not exited.done():
                 self._log.error("drain failed", worker=worker, error=repr(error))
-
-    @property
-    def _board(self) -> Path:
-        return self._folder / "board"
-
-    @property
-    def _supervisor(self) -> Path:
-        return self._folder / "supervisor"
 
     def _socket(self, worker: int) -> Path:
         return self._folder / f"worker-{worker}"
