@@ -63,8 +63,7 @@ class Slots:
 
     def total_of_living(self) -> FloatArray:
         """Return the sum over the workers that live, [size]: for current values."""
-        living = [pid > 0 for pid in self._board.pids()]
-        total: FloatArray = self._rows[living].sum(axis=0)
+        total: FloatArray = self.each_living().sum(axis=0)
         return total
 
 
