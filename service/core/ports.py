@@ -100,7 +100,7 @@ class BatchObserver(Protocol):
     def ran(self, report: BatchReport, /) -> None:
         """Keep the report of a batch to count it; never fails."""
 
-    def cancelled(self, windows: int) -> None:
+    def cancelled(self, windows: int, /) -> None:
         """Count windows whose caller left before they were answered."""
 
 

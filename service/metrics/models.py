@@ -131,6 +131,7 @@ class ModelMetrics:
 
     Attributes:
         ran: Takes a batch that has run; `count` counts it.
+        cancelled: Counts windows whose caller left before they were answered.
         shadow_failed: Counts a request that the shadow did not answer.
         canary_asked, canary_failed: Count a request that the canary takes, and one that it did not answer.
         canary_returned: Counts a canary that passed a bound.
@@ -142,7 +143,7 @@ class ModelMetrics:
         name = model.manifest.name
         self._queue: Final = families.stage_seconds.labels(Stage.QUEUE.value)
         self._answered: Final = families.stage_seconds.labels(Stage.INFERENCE.value)
-        self._cancelled: Final = families.cancelled.labels()
+        self.cancelled: Final = families.cancelled.labels().inc
         self._drift: DriftMonitor | None = drift
         self._inference: Final = families.inference.labels(name, model.provider)
         self._batch: Final = families.batch.labels()
@@ -164,10 +165,6 @@ class ModelMetrics:
         self.counted = 0
         self.is_released = False
         self.ran: Final = self._waiting.append
-
-    def cancelled(self, windows: int) -> None:
-        """Count windows whose caller left before they were answered."""
-        self._cancelled.inc(windows)
 
     def compared(self, candidate: FloatArray, served: FloatArray) -> None:
         """Count what a candidate and the model that serves answered to the same windows."""
