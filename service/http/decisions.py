@@ -12,7 +12,7 @@ from service.core.queries import Decision
 from service.edge.keys import KeyScope
 from service.http.problem import wrong
 from service.http.shell import Call, Endpoint, Parameter, Reply, json_reply
-from service.http.units import MODEL, of_store, read_query
+from service.http.units import MODEL, key_of, of_store, read_query
 from service.http.units_cycles import costs_of_address
 from service.labels import Route
 from service.store.rows import FleetRow
@@ -64,15 +64,15 @@ async def _decision(call: Call) -> Reply:
     costs = costs_of_address(query) or model.planner.costs
     if costs is None:
         raise wrong("/planned", "expected the costs planned and failure, got none", "missing")
-    name, unit, tenant = model.name.name, call.path["unit"], call.exchange.caller.tenant
-    known = await call.desk.store.history(name, unit, tenant=tenant, limit=1, before=None, predicted=True)
+    key = key_of(call, model)
+    known = await call.desk.store.history(key, limit=1, before=None, predicted=True)
     latest = known.predictions[0]
     planned = None
     if known.outcome is None:
         state, age = RulState(latest["rul_state"]), latest["last_cycle"]
         planned = model.planner.plan(_forecast(latest), costs, state=state, age=age)
     decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))
-    return json_reply(UnitDecision(unit, name, latest["last_cycle"], decision, curve))
+    return json_reply(UnitDecision(key.unit, key.model, latest["last_cycle"], decision, curve))
 
 
 def _forecast(row: FleetRow) -> Forecast:

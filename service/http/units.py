@@ -162,8 +162,8 @@ async def _unit(call: Call) -> Reply:
     """Answer `GET /v1/units/{unit}`."""
     query = read_query(call)
     limit, before = _limit(query), whole(query, "before", most=LARGEST_CYCLE + 1, least=0)
-    body = await _unit_body(call, call.desk.predictor.model(query.get("model")), limit=limit, before=before)
-    return json_reply(body)
+    model = call.desk.predictor.model(query.get("model"))
+    return json_reply(await _unit_body(call, model, key_of(call, model), limit=limit, before=before))
 
 
 async def _explanation(call: Call) -> Reply:
@@ -178,7 +178,7 @@ async def _explanation(call: Call) -> Reply:
 
 async def _delete(call: Call) -> Reply:
     """Answer `DELETE /v1/units/{unit}`."""
-    key = _key(call, call.desk.predictor.model(read_query(call).get("model")))
+    key = key_of(call, call.desk.predictor.model(read_query(call).get("model")))
     rows = await call.desk.store.delete(key)
     return json_reply(bodies.DeletedBody(key.unit, key.model, rows))
 
@@ -188,8 +188,9 @@ async def _rename(call: Call) -> Reply:
     given = read_json(call.body, bodies.RenameBody)
     check_name(given.to, "/to")
     model = call.desk.predictor.model(given.model)
-    await call.desk.store.rename(_key(call, model), given.to)
-    return json_reply(await _unit_body(call, model, unit=given.to))
+    key = key_of(call, model)
+    await call.desk.store.rename(key, given.to)
+    return json_reply(await _unit_body(call, model, key._replace(unit=given.to)))
 
 
 async def _outcome(call: Call) -> Reply:
@@ -198,32 +199,25 @@ async def _outcome(call: Call) -> Reply:
     if problem := cycle_problem(given.cycle, "/cycle"):
         raise wrong(problem.pointer, problem.detail, problem.code)
     model = call.desk.predictor.model(given.model)
-    tenant, name, unit = _key(call, model)
+    key = key_of(call, model)
     happened = None if given.time is None else _seconds_of(given.time)
-    outcome = Outcome(name, unit, given.kind, given.cycle, happened, time(), tenant)
+    outcome = Outcome(key.model, key.unit, given.kind, given.cycle, happened, time(), key.tenant)
     receipt = await call.desk.store.take_outcome(outcome, replace=given.replace)
-    body = await _unit_body(call, model)
+    body = await _unit_body(call, model, key)
     return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))
 
 
 async def _unit_body(
-    call: Call,
-    model: LoadedModel,
-    *,
-    unit: str | None = None,
-    limit: int = USUAL_LIMIT,
-    before: int | None = None,
+    call: Call, model: LoadedModel, key: UnitKey, *, limit: int = USUAL_LIMIT, before: int | None = None
 ) -> bodies.UnitBody:
-    """Read a page of the unit of the address, or of another one."""
-    tenant, name, asked = _key(call, model)
-    unit, columns = unit or asked, model.rules.names
-    known = await call.desk.store.history(
-        name, unit, tenant=tenant, columns=columns, limit=limit, before=before
-    )
-    return bodies.unit_body(name, unit, known, columns=columns, limit=limit)
+    """Read a page of a unit."""
+    columns = model.rules.names
+    known = await call.desk.store.history(key, columns=columns, limit=limit, before=before)
+    return bodies.unit_body(key.model, key.unit, known, columns=columns, limit=limit)
 
 
-def _key(call: Call, model: LoadedModel) -> UnitKey:
+def key_of(call: Call, model: LoadedModel) -> UnitKey:
+    """Name the unit of the address."""
     return UnitKey(call.exchange.caller.tenant, model.name.name, call.path["unit"])
 
 

@@ -170,10 +170,8 @@ class AsyncStore:
 
     async def history(
         self,
-        model: str,
-        unit: str,
+        key: UnitKey,
         *,
-        tenant: str,
         columns: tuple[str, ...] = (),
         limit: int,
         before: int | None,
@@ -188,13 +186,12 @@ class AsyncStore:
         """
 
         def known(store: Store) -> History | None:
-            key = UnitKey(tenant, model, unit)
             found = store.history(key, columns=columns, limit=limit, before=before)
             return None if found is None or (predicted and not found.predictions) else found
 
         found = await self._ask_twice(known)
         if found is None:
-            raise _unknown(model, unit, "prediction" if predicted else KNOWN)
+            raise _unknown(key, "prediction" if predicted else KNOWN)
         return found
 
     async def delete(self, key: UnitKey) -> DeletedRows:
@@ -206,7 +203,7 @@ class AsyncStore:
         await self._catch_up(self._offered())
         deleted = await self._ask(lambda store: store.delete(key))
         if deleted is None:
-            raise _unknown(key.model, key.unit)
+            raise _unknown(key)
         return deleted
 
     async def rename(self, key: UnitKey, to: str) -> None:
@@ -219,7 +216,7 @@ class AsyncStore:
         await self._catch_up(self._offered())
         done = await self._ask(lambda store: store.rename(key, to))
         if done is None:
-            raise _unknown(key.model, key.unit)
+            raise _unknown(key)
         if not done:
             detail = f"another unit of model {key.model!r} has the name {to[:64]!r}"
             raise UnitConflict(detail, [Problem("/to", "conflict", detail)])
@@ -240,7 +237,7 @@ class AsyncStore:
         last = LARGEST_CYCLE if until is None else until
         found = await self._ask(lambda store: store.readings.newest(key, columns, most=most, until=last))
         if not found.cycles or until not in {None, found.cycles[-1]}:
-            raise _unknown(key.model, key.unit, "reading" if until is None else f"reading of cycle {until}")
+            raise _unknown(key, "reading" if until is None else f"reading of cycle {until}")
         return found
 
     async def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt:
@@ -252,7 +249,7 @@ class AsyncStore:
         """
         receipt = await self._ask_twice(lambda store: self._take_outcome(store, outcome, replace=replace))
         if receipt is None:
-            raise _unknown(outcome.model, outcome.unit)
+            raise _unknown(UnitKey(outcome.tenant, outcome.model, outcome.unit))
         if receipt.result is OutcomeResult.CONFLICT:
             raise _conflict(outcome, receipt.outcome)
         return receipt
@@ -337,8 +334,8 @@ class AsyncStore:
             self._asking -= 1
 
 
-def _unknown(model: str, unit: str, what: str = KNOWN) -> UnknownUnit:
-    return UnknownUnit(f"no {what} of unit {unit[:64]!r} for model {model!r} is stored")
+def _unknown(key: UnitKey, what: str = KNOWN) -> UnknownUnit:
+    return UnknownUnit(f"no {what} of unit {key.unit[:64]!r} for model {key.model!r} is stored")
 
 
 def _conflict(given: Outcome, known: Outcome) -> OutcomeConflict:

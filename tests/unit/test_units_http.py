@@ -13,7 +13,7 @@ from service.errors import UnknownUnit
 from service.http.units import _place, _token
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
-from service.store.rows import History, Stretch
+from service.store.rows import History, Stretch, UnitKey
 from service.store.schema import OUTCOMES
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import json_window, keeping, message_window
@@ -202,7 +202,7 @@ async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
     store = started(late)
 
     if ask == "history":
-        await store.history("fake", "17", tenant="", limit=1, before=None)
+        await store.history(UnitKey("", "fake", "17"), limit=1, before=None)
     else:
         outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
         await store.take_outcome(outcome, replace=False)
@@ -216,7 +216,7 @@ async def test_a_decision_waits_for_the_prediction_that_another_worker_is_writin
     late = LateStore(first=[])
     store = started(late)
 
-    await store.history("fake", "17", tenant="", limit=1, before=None, predicted=predicted)
+    await store.history(UnitKey("", "fake", "17"), limit=1, before=None, predicted=predicted)
 
     assert late.asked == questions
     await store.close(20)
