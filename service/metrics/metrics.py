@@ -140,20 +140,18 @@ class Metrics(Collector):
 
     def _declare_requests(self) -> None:
         routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
-        every = [(t.value, r.value, code) for t, r in routes for code in codes(t)]
         # Probes and pages end well or not at all: all their codes from the start would be noise.
-        rare = {
-            (t.value, r.value, code)
+        is_usual = {
+            (t.value, r.value, code): r in PREDICTS or code in {SUCCESS[t], failure_code(t)}
             for t, r in routes
             for code in codes(t)
-            if r not in PREDICTS and code not in {SUCCESS[t], failure_code(t)}
         }
-        self._codes = {*every}
+        self._codes = is_usual.keys()
         self._requests = self._shared.counter(
             "rul_requests_total",
             "Requests by HTTP status or gRPC code.",
-            keys=[key for key in every if key not in rare],
-            when_counted=[key for key in every if key in rare],
+            keys=[key for key, usual in is_usual.items() if usual],
+            when_counted=[key for key, usual in is_usual.items() if not usual],
             protocol=(),
             route=(),
             code=(),
