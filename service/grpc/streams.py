@@ -79,20 +79,17 @@ class StreamServicer:
         given_id = metadata.get("x-request-id")
         with Exchange(desk, Transport.GRPC, Route.GRPC_STREAM, given_id, metadata) as exchange:
             exchange.caller = caller_of(desk.credentials, KeyScope.INGEST, metadata)
-            await self._converse(inbox, context, exchange)
+            may_stay = partial(desk.credentials.holds, exchange.caller, KeyScope.INGEST)
+            with desk.streams.admitted(inbox, may_stay):
+                opened = self._open(await inbox.take())
+                reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
+                await context.write(serialized(pb.StreamReply(opened=reply)))
+                # A task of its own: whatever wakes one goes through every call that is waited for in it,
+                # and there are many between here and the server.
+                await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
         if exchange.error is not None or exchange.gone:
             await end_failed(exchange, context)
         context.set_trailing_metadata([("x-request-id", exchange.request_id)])
-
-    async def _converse(self, inbox: Inbox, context: Context, exchange: Exchange) -> None:
-        may_stay = partial(self._desk.credentials.holds, exchange.caller, KeyScope.INGEST)
-        with self._desk.streams.admitted(inbox, may_stay):
-            opened = self._open(await inbox.take())
-            reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
-            await context.write(serialized(pb.StreamReply(opened=reply)))
-            # A task of its own: whatever wakes one goes through every call that is waited for in it, and
-            # there are many between here and the server.
-            await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
 
     async def _answer_all(self, inbox: Inbox, opened: Opened, context: Context, stream: Exchange) -> None:
         while (raw := await inbox.take()) is not None:
