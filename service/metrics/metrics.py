@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -203,7 +204,7 @@ class Metrics(Collector):
         """Publish every `PUBLISH_SECONDS`; pause between two parts of the counting, for requests."""
         while True:
             await asyncio.sleep(PUBLISH_SECONDS)
-            for count in self._parts():
+            for count in chain(self._counts(), [self._shared.publish]):
                 try:
                     count()
                 except Exception as error:  # noqa: BLE001 - what could not be counted is lost, nothing else
@@ -215,10 +216,6 @@ class Metrics(Collector):
         for count in self._counts():
             count()
         return ()
-
-    def _parts(self) -> Iterator[Callable[[], None]]:
-        yield from self._counts()
-        yield self._shared.publish
 
     def _counts(self) -> Iterator[Callable[[], None]]:
         yield self._count_ended
