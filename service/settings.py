@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     bundles_watch: Path | None = None
     """Folder to watch, with a bundle in each subfolder, named as its model. A bundle that appears is loaded,
     one that changes is swapped in; a bad one is logged and refused. Empty: none."""
-    bundle_public_key: str = ""
+    bundle_public_key: Path | None = None
     """File of an Ed25519 public key in PEM. Bundles without a signature by its private key (rul export
     --sign) are refused. Empty: no signature is required."""
     host: str = "127.0.0.1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from structlog.typing import FilteringBoundLogger
@@ -48,7 +47,7 @@ def load_bundle(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
         folder,
         provider=settings.provider,
         max_batch_windows=settings.max_batch_windows,
-        public_key=_public_key(settings),
+        public_key=settings.bundle_public_key,
     )
 
 
@@ -62,7 +61,7 @@ def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
     from export.session import open_contents  # noqa: PLC0415 as above
 
     runtime = load_bundle(folder, settings)
-    contents = read_bundle(folder, public_key=_public_key(settings))
+    contents = read_bundle(folder, public_key=settings.bundle_public_key)
     if contents.sha256 != runtime.sha256:
         raise InvalidBundle(f"{folder.path}: it changed while it was read, try again")
     session, manifest, golden = open_contents(folder, contents)
@@ -76,10 +75,6 @@ def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
         rows = np.arange(windows) % len(golden.lengths)
         runtime.run(golden.readings[rows], golden.lengths[rows], golden.last_cycle[rows])
     return runtime
-
-
-def _public_key(settings: Settings) -> Path | None:
-    return Path(settings.bundle_public_key) if settings.bundle_public_key else None
 
 
 def warn(log: FilteringBoundLogger, settings: Settings, placements: Mapping[str, Placement]) -> None:

@@ -108,7 +108,7 @@ def test_a_bundle_signed_by_another_key_or_not_at_all_is_refused_where_a_key_is_
             Settings.model_construct(
                 bundles=(str(tiny_bundle.path),),
                 provider=ProviderChoice.CPU,
-                bundle_public_key=str(keys / "own.pub"),
+                bundle_public_key=keys / "own.pub",
             )
         )
 
