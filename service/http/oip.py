@@ -85,7 +85,6 @@ class OipHttp:
     """Answers /v2."""
 
     def __init__(self, desk: Desk) -> None:
-        self._desk: Final = desk
         self._inference: Final = Inference(desk.predictor, desk.lifecycle)
 
     def endpoints(self) -> list[Endpoint]:
@@ -155,13 +154,13 @@ class OipHttp:
     async def _server(self, _call: Call) -> Reply:
         return json_reply(OipServer(SERVER_NAME, VERSION, EXTENSIONS))
 
-    async def _live(self, _call: Call) -> Reply:
-        self._desk.lifecycle.check_alive()
+    async def _live(self, call: Call) -> Reply:
+        call.desk.lifecycle.check_alive()
         return json_reply({"live": True})
 
-    async def _ready(self, _call: Call) -> Reply:
-        self._desk.lifecycle.check_alive()
-        self._desk.lifecycle.check_ready()
+    async def _ready(self, call: Call) -> Reply:
+        call.desk.lifecycle.check_alive()
+        call.desk.lifecycle.check_ready()
         return json_reply({"ready": True})
 
     async def _model(self, call: Call) -> Reply:
@@ -174,8 +173,8 @@ class OipHttp:
 
     async def _model_ready(self, call: Call) -> Reply:
         model = self._inference.model(**call.path)
-        self._desk.lifecycle.check_alive()
-        self._desk.lifecycle.check_ready()
+        call.desk.lifecycle.check_alive()
+        call.desk.lifecycle.check_ready()
         return json_reply({"name": model.name.name, "ready": True})
 
     async def _index(self, call: Call) -> Reply:
