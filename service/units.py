@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -32,23 +32,8 @@ from service.errors import (
     listed,
 )
 from service.store.async_store import AsyncStore
-from service.store.rows import Append, Stretch, UnitKey
+from service.store.rows import Append, Given, Stretch, UnitKey
 from service.streams.window import cycle_problem, reading_values, refusal
-
-
-class Given(NamedTuple):
-    """Readings of a request, in the model's order.
-
-    Attributes:
-        cycles: Cycle number of each; None: the next one.
-        values: float32 [N, F], NaN = missing.
-        pointer: Names the place of a value in the request, from the reading's place and the column; of its
-            cycle from None.
-    """
-
-    cycles: Sequence[int | None]
-    values: FloatArray
-    pointer: Callable[[int, str | None], str]
 
 
 class CyclesReply(msgspec.Struct, frozen=True):
@@ -106,8 +91,7 @@ class UnitWindows:
         check_name(unit)
         rules = model.rules
         key = UnitKey(tenant, model.name.name, unit)
-        request = Append(key, rules.names, rules.context, given.cycles, given.values, given.pointer)
-        stored, repeated, newest = await self._store.append(request)
+        stored, repeated, newest = await self._store.append(Append(key, rules.names, rules.context, given))
         name, prediction, refusal = model.name, None, None
         try:
             windows = windows_of(newest, unit, rules)

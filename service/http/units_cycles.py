@@ -19,7 +19,8 @@ from service.errors import MalformedBody, Problem, TooLarge, short
 from service.http.problem import UNREADABLE, read_number, unreadable, wrong
 from service.http.shell import JSON, Call, Reply, json_reply, media_type_of
 from service.labels import Stage
-from service.units import Given, given_columns, given_rows
+from service.store.rows import Given
+from service.units import given_columns, given_rows
 
 CSV: Final = b"text/csv"
 MOST_BYTES: Final = 4 * LARGE_BYTES

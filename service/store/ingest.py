@@ -91,7 +91,7 @@ class Ingest:
             request, caller = self._waiting.popleft()
             if not caller.done():  # it may have left
                 group.append((request, caller))
-                readings += len(request.cycles)
+                readings += len(request.given.cycles)
         return group
 
     def _write(self, requests: Sequence[Append]) -> Sequence[Result]:

@@ -108,7 +108,7 @@ class Readings:
                 results.append(error)
                 continue
             new |= fresh
-            results.append(Appended(len(fresh), len(request.cycles) - len(fresh), newest))
+            results.append(Appended(len(fresh), len(request.given.cycles) - len(fresh), newest))
             if newest.cycles[-1] >= self._most:
                 full.add(request.key)
         rows = [
@@ -142,7 +142,7 @@ class Readings:
         fresh: dict[int, Stored] = {}
         problems: list[Problem] = []
         columns_id, size = self._ids[request.columns], FLOAT32.itemsize * len(request.columns)
-        block = request.values.astype(FLOAT32, copy=False).tobytes()
+        block = request.given.values.astype(FLOAT32, copy=False).tobytes()
         for i, cycle in enumerate(cycles):
             given = columns_id, block[size * i : size * (i + 1)]
             stored = fresh.get(cycle) or known.get(cycle)
@@ -201,11 +201,11 @@ def _read(
 def _numbered(request: Append, last: int) -> list[int]:
     """Number the readings that name no cycle: each follows the unit's last one then."""
     cycles: list[int] = []
-    for i, cycle in enumerate(request.cycles):
+    for i, cycle in enumerate(request.given.cycles):
         number = last + 1 if cycle is None else cycle
         if number > LARGEST_CYCLE:
             detail = f"expected a cycle number, got none, and no cycle follows {last}, the largest number"
-            pointer = request.pointer(i, None)
+            pointer = request.given.pointer(i, None)
             raise InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, "bad_cycle", detail)])
         last = max(last, number)
         cycles.append(number)
@@ -214,11 +214,11 @@ def _numbered(request: Append, last: int) -> list[int]:
 
 def _differences(request: Append, i: int, cycle: int, stored: FloatArray) -> Iterable[Problem]:
     """Compare a reading with the stored one, column by column; missing equals missing."""
-    given = request.values[i]
+    given = request.given.values[i]
     for f in np.flatnonzero((given != stored) & ~(np.isnan(given) & np.isnan(stored))).tolist():
         name = request.columns[f]
         detail = f"cycle {cycle} has {name} = {_shown(stored[f])}, got {_shown(given[f])}"
-        yield Problem(request.pointer(i, name), "cycle_conflict", detail)
+        yield Problem(request.given.pointer(i, name), "cycle_conflict", detail)
 
 
 def _shown(value: np.float32) -> str:

@@ -76,24 +76,33 @@ class DeletedRows(msgspec.Struct, frozen=True):
     predictions: int
 
 
-class Append(NamedTuple):
-    """A request to store readings.
+class Given(NamedTuple):
+    """Readings of a request, in the model's order.
 
     Attributes:
-        columns: The F column names of `values`.
-        context: Most cycles of the window that the answer has.
-        cycles: Cycle number of each reading; None: the next one.
+        cycles: Cycle number of each; None: the next one.
         values: float32 [N, F], NaN = missing.
         pointer: Names the place of a value in the request, from the reading's place and the column; of its
             cycle from None.
     """
 
-    key: UnitKey
-    columns: tuple[str, ...]
-    context: int
     cycles: Sequence[int | None]
     values: FloatArray
     pointer: Callable[[int, str | None], str]
+
+
+class Append(NamedTuple):
+    """A request to store readings.
+
+    Attributes:
+        columns: The names of the readings' F columns.
+        context: Most cycles of the window that the answer has.
+    """
+
+    key: UnitKey
+    columns: tuple[str, ...]
+    context: int
+    given: Given
 
 
 class Appended(NamedTuple):

@@ -15,7 +15,7 @@ from export.bundle import find_bundle
 from export.session import open_bundle
 from model.domain import Trajectory
 from model.simulation import simulate
-from service.store.rows import Append, UnitKey
+from service.store.rows import Append, Given, UnitKey
 from service.store.store import Store
 
 
@@ -38,7 +38,9 @@ def stored(file: Path, turns: Sequence[Sequence[Trajectory]], names: tuple[str, 
     store = Store.open(f"sqlite:///{file}")
     for cycle, lives in enumerate(turns):
         rows = [(UnitKey("", "bench", life.unit), life.readings[cycle : cycle + 1]) for life in lives]
-        requests = [Append(key, names, 1, [cycle], row, lambda i, name: f"/{i}/{name}") for key, row in rows]
+        requests = [
+            Append(key, names, 1, Given([cycle], row, lambda i, name: f"/{i}/{name}")) for key, row in rows
+        ]
         store.readings.append(requests, at=float(cycle))
     store.close()
     return file.stat().st_size

@@ -17,7 +17,7 @@ from export.bundle import find_bundle
 from export.session import open_bundle
 from model.domain import Trajectory
 from model.simulation import simulate
-from service.store.rows import Append, Appended, UnitKey
+from service.store.rows import Append, Appended, Given, UnitKey
 from service.store.store import Store
 from tests.ingesting import Devices, by_http, settled
 from tests.integration.conftest import running
@@ -54,7 +54,8 @@ def appended_at_once(url: str, *processes: Sequence[Append]) -> list[tuple[Appen
 
 def request(unit: str, cycles: Sequence[int]) -> Append:
     values = np.array(cycles, np.float32)[:, None]
-    return Append(UnitKey("", "fd001", unit), ("a",), len(cycles) + 1, cycles, values, "/{}/{}".format)
+    given = Given(cycles, values, "/{}/{}".format)
+    return Append(UnitKey("", "fd001", unit), ("a",), len(cycles) + 1, given)
 
 
 def test_processes_that_append_the_same_cycles_at_once_store_each_once(url):

@@ -9,7 +9,7 @@ from model.domain import LARGEST_CYCLE
 from service.errors import CycleConflict, InvalidRequest
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.readings import Readings
-from service.store.rows import Append, ModelVersion, UnitKey
+from service.store.rows import Append, Given, ModelVersion, UnitKey
 from service.store.store import Store
 from tests.examples import examples
 
@@ -34,7 +34,7 @@ def request(*cycles, unit="7", values=None, columns=COLUMNS, context=CONTEXT):
     rows = [value(cycle or 0) for cycle in cycles] if values is None else values
     key = KEY._replace(unit=unit)
     read = np.array(rows, np.float32)
-    return Append(key, columns, context, cycles, read, lambda i, name: f"/{i}/{name}")
+    return Append(key, columns, context, Given(cycles, read, lambda i, name: f"/{i}/{name}"))
 
 
 def append(store, *requests, at=1000.0):
