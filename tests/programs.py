@@ -12,6 +12,8 @@ from typing import Final, NoReturn
 
 import pytest
 
+from tests.environments import clean_environment
+
 ROOT: Final = Path(__file__).parents[1]
 REQUIRED: Final = "REQUIRE_SYSTEM_PROGRAMS"
 PASTED_SECONDS: Final = 200
@@ -64,8 +66,8 @@ def pasted(text: str, folder: Path, **environment: str) -> str:
     """What a block prints in a shell in this folder, with `rul` in reach and no settings but these."""
     clean = {
         name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("RUL_", "PYTEST_")) and "proxy" not in name.lower()
+        for name, value in clean_environment().items()
+        if not name.startswith("PYTEST_") and "proxy" not in name.lower()
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(

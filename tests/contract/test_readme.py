@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.environments import clean_environment
 from tests.golden.comparison import differences
 from tests.integration.conftest import free_port
 from tests.programs import compose
@@ -66,9 +67,9 @@ def copy(tmp_path_factory) -> Path:
     return folder
 
 
-def clean_environment() -> dict[str, str]:
+def shell_environment() -> dict[str, str]:
     """A shell outside this test's own environment."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RUL_", "VIRTUAL_ENV"))}
+    kept = {name: value for name, value in clean_environment().items() if not name.startswith("VIRTUAL_ENV")}
     here = str(Path(sys.executable).parent)
     kept["PATH"] = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if part != here)
     # Predictions are kept in the state folder of whoever serves: here it is one that nobody misses.
@@ -90,7 +91,7 @@ def running(command: list[str], copy: Path, port: int, *, log: str) -> Generator
     """A service, from when it is ready until it is told to end."""
     with (copy / log).open("wb") as sink:
         process = subprocess.Popen(
-            command, cwd=copy, stdout=sink, stderr=subprocess.STDOUT, env=clean_environment(),
+            command, cwd=copy, stdout=sink, stderr=subprocess.STDOUT, env=shell_environment(),
             start_new_session=True,
         )  # fmt: skip
 
@@ -114,7 +115,7 @@ def pasted(text: str, copy: Path, port: int) -> str:
     text = text.replace("localhost:3000", f"localhost:{port}")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text],
-        cwd=copy, env=clean_environment(), capture_output=True, text=True, timeout=RUN_SECONDS, check=False,
+        cwd=copy, env=shell_environment(), capture_output=True, text=True, timeout=RUN_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{text}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout

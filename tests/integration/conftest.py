@@ -28,6 +28,7 @@ from service.store.url import store_url
 from tests.asking import Asked, golden_windows
 from tests.browser import chromium, screenshot_folder, visit
 from tests.databases import PostgreSql, postgresql
+from tests.environments import clean_environment
 from tests.waiting import wait_until
 
 FRONT_ENDS = ("envoy", "uvicorn")
@@ -122,8 +123,7 @@ def running(
     Every worker is ready, unless /metrics asks for a key. Another command may hold `{port}`.
     """
     port, grpc_port = port or free_port(), free_port()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    environment |= {f"RUL_{name.upper()}": value for name, value in (DEFAULTS | settings).items()}
+    environment = {f"RUL_{name.upper()}": value for name, value in (DEFAULTS | settings).items()}
     environment |= {
         "RUL_BUNDLES": bundles,
         "RUL_HOST": "127.0.0.1",
@@ -138,7 +138,7 @@ def running(
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [part.format(port=port) for part in command],
-            env=environment,
+            env=clean_environment(**environment),
             stdout=sink,
             stderr=subprocess.STDOUT,
             cwd=folder,
@@ -260,11 +260,11 @@ def url(request, tmp_path) -> str:
 
 def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, with no settings but these."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    command = [RUL, *map(str, arguments)]
     return subprocess.run(
-        command, env=clean | environment, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
-    )
+        [RUL, *map(str, arguments)],
+        env=clean_environment(**environment),
+        capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS,
+    )  # fmt: skip
 
 
 def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rul_client.api import Client
+from tests.environments import clean_environment
 from tests.integration.conftest import RUL, free_port, rul, running
 from tests.waiting import wait_until
 
@@ -56,15 +57,13 @@ def test_an_interrupt_ends_the_demo_in_order(url):
     assert "12 units, " in printed
 
 
-def test_make_demo_starts_a_service_where_none_answers_and_ends_it(tiny_bundle, tmp_path, monkeypatch):
-    monkeypatch.setenv("RUL_BUNDLES", str(tiny_bundle.path))
-    monkeypatch.setenv("RUL_WORKERS", "1")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_make_demo_starts_a_service_where_none_answers_and_ends_it(tiny_bundle, tmp_path):
+    settings = {"RUL_BUNDLES": str(tiny_bundle.path), "RUL_WORKERS": "1", "XDG_STATE_HOME": str(tmp_path)}
     port = free_port()
 
     done = subprocess.run(
         [ROOT / "tools" / "demo", Path(sys.executable).parent, str(port), "3"],
-        capture_output=True, text=True, timeout=300, check=False,
+        env=clean_environment(**settings), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

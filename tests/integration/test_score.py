@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow.parquet as pq
 import pytest
 
+from tests.environments import clean_environment
 from tests.integration.conftest import RUL, rul
 from tests.scoring import tree, write_pumps
 from tests.tiny_bundle import pumps
@@ -38,13 +39,18 @@ def options(tiny_bundle, fleet):
     return [str(each) for pair in given.items() for each in pair]
 
 
+def begun(*arguments, stderr):
+    """A run that a test ends."""
+    return subprocess.Popen([RUL, "score", *arguments], env=clean_environment(), stderr=stderr)
+
+
 def test_a_run_that_is_killed_three_times_ends_as_one_that_is_not(options, tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     assert rul_score(*options, "--output", undisturbed).returncode == 0
 
     for _ in range(KILLS):
         before = len([*killed.glob("part-*")])
-        process = subprocess.Popen([RUL, "score", *options, "--output", killed], stderr=subprocess.DEVNULL)
+        process = begun(*options, "--output", killed, stderr=subprocess.DEVNULL)
         wait_until(lambda count=before: len([*killed.glob("part-*")]) > count, SECONDS, pause=0.001)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
@@ -56,9 +62,7 @@ def test_a_run_that_is_killed_three_times_ends_as_one_that_is_not(options, tmp_p
 
 
 def test_processes_end_with_a_killed_parent(options, tmp_path):
-    process = subprocess.Popen(
-        [RUL, "score", *options, "--output", tmp_path / "out"], stderr=subprocess.PIPE, text=True
-    )
+    process = begun(*options, "--output", tmp_path / "out", stderr=subprocess.PIPE)
     wait_until(lambda: [*(tmp_path / "out").glob("part-*")], SECONDS, pause=0.001)
 
     process.kill()

@@ -14,6 +14,7 @@ import pytest
 
 from service.core.providers import CPU, CUDA
 from service.processes.control import WorkerSpec
+from tests.environments import clean_environment
 from tests.integration.conftest import RUL
 
 SECONDS = 60
@@ -42,11 +43,10 @@ pytestmark = pytest.mark.skipif(
 
 def warnings(bundle, folder, **settings):
     """What a start warns of."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    clean |= {"RUL_BUNDLES": str(bundle.path), "RUL_STORE": "false"} | settings
+    given = {"RUL_BUNDLES": str(bundle.path), "RUL_STORE": "false"} | settings
     done = subprocess.run(
-        [sys.executable, "-c", START],
-        env=clean, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False,
+        [sys.executable, "-c", START], env=clean_environment(**given), cwd=folder,
+        capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
@@ -95,7 +95,7 @@ def test_on_a_terminal_the_start_ends_with_the_address_the_page_and_the_models(t
     }
     homes = {"XDG_STATE_HOME": str(tmp_path), "BENTOML_HOME": str(tmp_path), "TERM": "dumb"}
     serving = subprocess.Popen(
-        [RUL, "serve"], env=os.environ | settings | homes, cwd=tmp_path, stdout=theirs, stderr=theirs
+        [RUL, "serve"], env=clean_environment(**settings, **homes), cwd=tmp_path, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
     try:

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 
 from service.proto import rul_v1_pb2 as pb
+from tests.environments import clean_environment
 from tests.integration.conftest import KEY, RUL, rul
 
 SECONDS = 60
@@ -23,17 +24,16 @@ def command(url, *options):
     return [RUL, "top", url, *map(str, options)]
 
 
-def environment(**more):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    return clean | {"COLUMNS": "120", "LINES": "60", "TERM": "xterm"} | more
-
-
-rul_top = partial(rul, "top", COLUMNS="120", LINES="60", TERM="xterm")
+TERMINAL = {"COLUMNS": "120", "LINES": "60", "TERM": "xterm"}
+rul_top = partial(rul, "top", **TERMINAL)
 
 
 def test_what_is_asked_between_two_scrapes_is_shown(server, http, stub, windows):
     watching = subprocess.Popen(
-        command(server.http, "--once", "--interval", 1), env=environment(), stdout=subprocess.PIPE, text=True
+        command(server.http, "--once", "--interval", 1),
+        env=clean_environment(**TERMINAL),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     while watching.poll() is None:
         assert http.post("/v1/predict", json={"windows": [windows[0].json()]}).status_code == 200
@@ -72,7 +72,7 @@ def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
     ours, theirs = pty.openpty()
     watching = subprocess.Popen(
         command(server.http, "--interval", 0.1),
-        env=environment(), stdout=theirs, stderr=subprocess.PIPE, start_new_session=True,
+        env=clean_environment(**TERMINAL), stdout=theirs, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
     seen = b""
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
 def test_without_a_terminal_frames_follow_each_other(server):
     watching = subprocess.Popen(
         command(server.http, "--interval", 0.1),
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=clean_environment(**TERMINAL), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert watching.stdout is not None
     frames = 0

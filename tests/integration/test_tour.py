@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.environments import clean_environment
 from tests.integration.conftest import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -11,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_tour_goes_from_simulated_units_to_answers_by_http():
     done = subprocess.run(
         [ROOT / "tools" / "tour", Path(sys.executable).parent, str(free_port())],
-        capture_output=True, text=True, timeout=300, check=False,
+        env=clean_environment(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
