@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from rul_client.address import OF_CREDENTIALS, Credentials, any_address, asks_a_service
 from rul_client.commands.options import FleetFile, Source, refuse_options
+from rul_client.commands.output import discard_output
 
 if TYPE_CHECKING:
     from model.decision import Costs
@@ -83,18 +85,21 @@ def predict(
     form = format_of(output, form, terminal=sys.stdout.isatty())
     if form is TableFormat.PARQUET and output is None:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
-    from rul_client.commands.predict.run import open_answerer, predict_file, run  # noqa: PLC0415 heavy
+    read_costs = _read_costs(costs)
+    from rul_client.commands.predict.run import predict_file  # noqa: PLC0415 heavy
 
-    answerer = open_answerer(
-        bundle,
-        url,
-        model=model,
-        api_key=credentials.api_key,
-        tls=credentials.tls,
-        store=store,
-        costs=_read_costs(costs),
-    )
-    run(predict_file(answerer, source, fleet=fleet, last_only=last, form=form, output=output))
+    if url is None:
+        from rul_client.commands.predict.offline import open_offline  # noqa: PLC0415 loads ONNX Runtime
+
+        answerer = open_offline(bundle or "", costs=read_costs)
+    else:
+        from rul_client.commands.predict.remote import open_remote  # noqa: PLC0415 loads gRPC
+
+        answerer = open_remote(url, credentials, model, store=store, costs=read_costs)
+    try:
+        asyncio.run(predict_file(answerer, source, fleet=fleet, last_only=last, form=form, output=output))
+    except BrokenPipeError:  # the reader of standard output is gone
+        discard_output()
 
 
 def _read_costs(text: str | None) -> Costs | None:

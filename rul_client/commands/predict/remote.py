@@ -10,6 +10,7 @@ import msgspec
 
 from export.bundle import Manifest
 from model.decision import Costs
+from rul_client.address import Credentials
 from rul_client.answers import Explain, Model, ModelName, Prediction, Refused
 from rul_client.api import AsyncClient
 from rul_client.readings import Window, windows_per_request
@@ -43,9 +44,9 @@ class Remote:
 
 @asynccontextmanager
 async def open_remote(
-    client: AsyncClient, model: str | None, *, store: bool, costs: Costs | None
+    url: str, credentials: Credentials, model: str | None, *, store: bool, costs: Costs | None
 ) -> AsyncGenerator[Remote, None]:
     """Choose a model of a server: the named one, or the only one."""
-    async with client:
+    async with AsyncClient(url, api_key=credentials.api_key, tls=credentials.tls) as client:
         chosen = await client.choose(model)
         yield Remote(client, chosen, await client.manifest(chosen.name), store=store, costs=costs)

@@ -1,11 +1,9 @@
-"""Runs `rul predict`: opens the model, reads the file, writes rows as they come."""
+"""Runs `rul predict`: reads the file, writes rows as they come."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import sys
-from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import IO
@@ -13,46 +11,15 @@ from typing import IO
 from rich.console import Console
 from rich.progress import Progress
 
-from model.decision import Costs
 from model.domain import Trajectory, printable
-from rul_client.address import Tls
 from rul_client.answers import Answerer
-from rul_client.commands.output import NothingAnswered, discard_output, open_output, wide_console
+from rul_client.commands.output import NothingAnswered, open_output, wide_console
 from rul_client.commands.predict.cli import TableFormat
 from rul_client.commands.predict.input_file import read_units
 from rul_client.commands.predict.rows import columns_of, rows
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter, RowWriter
 from rul_client.unit_windows import LAST, UnitWindows
-
-
-def open_answerer(
-    bundle: str | None,
-    url: str | None,
-    *,
-    model: str | None,
-    api_key: str | None,
-    tls: Tls,
-    store: bool,
-    costs: Costs | None,
-) -> AbstractAsyncContextManager[Answerer]:
-    """Open a bundle in this process, or a model on a server."""
-    if url is not None:
-        from rul_client.api import AsyncClient  # noqa: PLC0415 only this branch needs it
-        from rul_client.commands.predict.remote import open_remote  # noqa: PLC0415 as above
-
-        return open_remote(AsyncClient(url, api_key=api_key, tls=tls), model, store=store, costs=costs)
-    from rul_client.commands.predict.offline import open_offline  # noqa: PLC0415 loads ONNX Runtime
-
-    return open_offline(bundle or "", costs=costs)
-
-
-def run(work: Coroutine[None, None, None]) -> None:
-    """Run until done, or until the reader of standard output is gone."""
-    try:
-        asyncio.run(work)
-    except BrokenPipeError:
-        discard_output()
 
 
 async def predict_file(
