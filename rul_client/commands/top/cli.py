@@ -31,12 +31,4 @@ def top(
     from rul_client.commands.top.screen import watch  # noqa: PLC0415 only this command needs it
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(
-            watch(
-                url,
-                once=once,
-                interval_seconds=interval,
-                api_key=credentials.api_key,
-                tls=credentials.tls,
-            )
-        )
+        asyncio.run(watch(url, credentials, once=once, interval_seconds=interval))

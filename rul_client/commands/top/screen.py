@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from model.domain import RulState, printable
-from rul_client.address import Tls
+from rul_client.address import Credentials
 from rul_client.commands.output import HEALTH_STYLES
 from rul_client.commands.top.scrape import Samples, Scrape, Scraper
 from rul_client.errors import RemoteFailed
@@ -32,9 +32,10 @@ NOVEL: Final = 1.0  # the 99.5 % quantile of training
 OUTSIDE: Final = 0.1  # a larger share of windows outside one side of the entropy band is marked
 
 
-async def watch(url: str, *, once: bool, interval_seconds: float, api_key: str | None, tls: Tls) -> None:
+async def watch(url: str, credentials: Credentials, *, once: bool, interval_seconds: float) -> None:
     """Show a service until cancelled, or once."""
     console = Console(highlight=False, markup=False)
+    api_key, tls = credentials
     async with http_client(url, api_key, tls=tls, timeout_seconds=TIMEOUT_SECONDS) as client:
         pictures = frames(Scraper(client, url), interval_seconds=interval_seconds)
         if once:
