@@ -51,10 +51,6 @@ class Location:
         """Return the path of a name in the file system."""
         return f"{self.root}/{name}"
 
-    def info(self, name: str) -> FileInfo:
-        """Tell whether a name is a file."""
-        return self.files.get_file_info(self.path(name))
-
     def open(self, name: str) -> Any:  # noqa: ANN401 pyarrow is untyped
         """Open a file to read anywhere in it."""
         return self.files.open_input_file(self.path(name))
