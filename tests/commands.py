@@ -1,4 +1,4 @@
-"""Commands of `model` and `export` in this process, and pumps for them to read."""
+"""Commands in this process, and pumps for them to read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from export import cli as export_cli
 from model import cli as model_cli
 from model.fleet import fleet_toml
 from model.writers import csv_text
+from rul_client import cli as client_cli
 from tests.tiny_bundle import FLEET, pumps
 
 
 def rul(*arguments: object) -> Result:
     """Run `rul` with these arguments."""
-    app = typer.Typer()
+    app = typer.Typer(rich_markup_mode=None)
     model_cli.register(app)
     export_cli.register(app)
+    client_cli.register(app)
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 

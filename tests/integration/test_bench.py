@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from rul_client.commands.bench.cli import PROTOCOLS
 from tests.integration.conftest import KEY, metric, rul
 
@@ -41,6 +43,7 @@ def test_every_call_that_is_reported_is_one_that_the_service_answered(server, tm
     assert "windows/s" in done.stdout
 
 
+@pytest.mark.parametrize("strict", ["envoy"], indirect=True)
 def test_where_no_call_is_answered_the_table_says_why_and_it_ends_with_1(strict):
     done = rul(
         "bench", strict.http, "--api-key", KEY, "--callers", "2", "--windows", "1,5", "--seconds", "0.2"

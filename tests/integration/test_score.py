@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow.parquet as pq
 import pytest
 
+from tests import commands
 from tests.environments import clean_environment
 from tests.integration.conftest import RUL, rul
 from tests.scoring import tree, write_pumps
@@ -44,9 +45,17 @@ def begun(*arguments, stderr):
     return subprocess.Popen([RUL, "score", *arguments], env=clean_environment(), stderr=stderr)
 
 
-def test_a_run_that_is_killed_three_times_ends_as_one_that_is_not(options, tmp_path):
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    assert rul_score(*options, "--output", undisturbed).returncode == 0
+@pytest.fixture(scope="module")
+def undisturbed(options, tmp_path_factory):
+    """The folder of a run that nobody disturbs, and what the run said."""
+    folder = tmp_path_factory.mktemp("scored") / "undisturbed"
+    done = rul_score(*options, "--output", folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_a_run_that_is_killed_three_times_ends_as_one_that_is_not(options, undisturbed, tmp_path):
+    killed = tmp_path / "killed"
 
     for _ in range(KILLS):
         before = len([*killed.glob("part-*")])
@@ -58,7 +67,7 @@ def test_a_run_that_is_killed_three_times_ends_as_one_that_is_not(options, tmp_p
 
     assert done.returncode == 0, done.stderr
     assert "parts are finished already" in done.stderr
-    assert tree(killed) == tree(undisturbed)
+    assert tree(killed) == tree(undisturbed[0])
 
 
 def test_processes_end_with_a_killed_parent(options, tmp_path):
@@ -71,27 +80,30 @@ def test_processes_end_with_a_killed_parent(options, tmp_path):
     process.communicate(timeout=SECONDS)
 
 
-def test_the_summary_is_said_and_kept(options, tmp_path):
-    done = rul_score(*options, "--output", tmp_path / "out", "--json")
+def test_the_summary_is_said_again_of_a_finished_run_and_kept(options, undisturbed):
+    folder, _ = undisturbed
+    kept = json.loads((folder / "_summary.json").read_text("utf-8"))
+
+    done = rul_score(*options, "--output", folder, "--json")
 
     summary = json.loads(done.stdout)
-    assert summary == json.loads((tmp_path / "out" / "_summary.json").read_text("utf-8"))
+    assert summary == kept == json.loads((folder / "_summary.json").read_text("utf-8"))
     assert (summary["units"], summary["refused_readings"]) == (40, 1)
     assert sum(summary["health_states"].values()) == summary["windows"]
     assert set(summary["drift"]["columns"]) >= {"vibration"}
 
 
-def test_people_read_counts_and_where_reasons_are(options, tmp_path):
-    done = rul_score(*options, "--output", tmp_path / "out")
+def test_people_read_counts_and_where_reasons_are(undisturbed):
+    folder, said = undisturbed
 
-    assert "windows of 40 units" in done.stdout
-    assert f"refused: 1 readings, 0 windows (reasons: {tmp_path / 'out'}/_refused)" in done.stdout
-    assert "drift" in done.stdout
+    assert "windows of 40 units" in said
+    assert f"refused: 1 readings, 0 windows (reasons: {folder}/_refused)" in said
+    assert "drift" in said
 
 
 @pytest.mark.parametrize("windows", ["0", "some", "-1"])
 def test_windows_that_are_no_number_are_wrong_usage(windows, options, tmp_path):
-    done = rul_score(*options, "--output", tmp_path / "out", f"--windows={windows}")
+    result = commands.rul("score", *options, "--output", tmp_path / "out", f"--windows={windows}")
 
-    assert done.returncode == 2
-    assert "expected last, all or a number from 1" in done.stderr
+    assert result.exit_code == 2
+    assert "expected last, all or a number from 1" in result.stderr

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 
 from service.proto import rul_v1_pb2 as pb
+from tests import commands
 from tests.environments import clean_environment
 from tests.integration.conftest import KEY, RUL, rul
 
@@ -56,9 +57,10 @@ def test_what_is_asked_between_two_scrapes_is_shown(server, http, stub, windows)
     "wrong", [["nowhere"], ["grpc://localhost:1"], ["http://localhost:1", "--interval", 0]]
 )
 def test_wrong_usage_is_exit_code_2(wrong):
-    assert rul_top(*wrong).returncode == 2
+    assert commands.rul("top", *wrong).exit_code == 2
 
 
+@pytest.mark.parametrize("strict", ["envoy"], indirect=True)
 def test_a_service_that_asks_for_a_key_gets_it_or_says_so(strict):
     without = rul_top(strict.http, "--once", "--interval", 0.1)
     with_key = rul_top(strict.http, "--once", "--interval", 0.1, "--api-key", KEY)
@@ -68,6 +70,7 @@ def test_a_service_that_asks_for_a_key_gets_it_or_says_so(strict):
     assert with_key.returncode == 0, with_key.stderr
 
 
+@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
     ours, theirs = pty.openpty()
     watching = subprocess.Popen(
@@ -89,6 +92,7 @@ def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
     assert error == b""
 
 
+@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_without_a_terminal_frames_follow_each_other(server):
     watching = subprocess.Popen(
         command(server.http, "--interval", 0.1),
