@@ -9,9 +9,8 @@ from typer.testing import CliRunner, Result
 
 from export import cli as export_cli
 from model import cli as model_cli
-from model.fleet import fleet_toml
-from model.writers import csv_text
 from rul_client import cli as client_cli
+from tests.fleets import write_fleet
 from tests.tiny_bundle import FLEET, pumps
 
 
@@ -25,7 +24,5 @@ def rul(*arguments: object) -> Result:
 
 
 def write_pumps(folder: Path, *, units: int, seed: int) -> tuple[Path, Path]:
-    """Write pumps and the fleet that reads them: pumps.csv and pumps.toml."""
-    (folder / "pumps.csv").write_bytes(csv_text(pumps(units=units, seed=seed), FLEET.schema))
-    (folder / "pumps.toml").write_text(fleet_toml(FLEET), encoding="utf-8")
-    return folder / "pumps.csv", folder / "pumps.toml"
+    """Write pumps and the fleet that reads them."""
+    return write_fleet(folder, pumps(units=units, seed=seed), FLEET)

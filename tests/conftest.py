@@ -155,11 +155,8 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with pumps.csv, of twelve worn pumps, and pumps.toml, the fleet that reads it."""
-    from model.fleet import fleet_toml
-    from model.writers import csv_text
-    from tests.fleets import PUMPS, worn_pumps
+    from tests.fleets import PUMPS, worn_pumps, write_fleet
 
     folder = tmp_path_factory.mktemp("data")
-    (folder / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMPS.schema))
-    (folder / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+    write_fleet(folder, worn_pumps(units=12, seed=4), PUMPS)
     return folder

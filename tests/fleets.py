@@ -1,10 +1,14 @@
-"""Small fleets and units, and hypothesis strategies for them."""
+"""Small fleets and units, their files, and hypothesis strategies for them."""
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
 from model.domain import Column, Schema, Trajectory
-from model.fleet import Fleet
+from model.fleet import Fleet, fleet_toml
+from model.writers import csv_text
 
 PUMP_SCHEMA = Schema(
     (
@@ -49,6 +53,14 @@ def worn_pumps(*, units: int, seed: int, loads: tuple[float, ...] = (40.0, 75.0)
         )
         made.append(Trajectory(str(n), np.arange(1, life + 1), readings.astype(np.float32), failed=True))
     return made
+
+
+def write_fleet(folder: Path, units: Sequence[Trajectory], fleet: Fleet) -> tuple[Path, Path]:
+    """Write units and the fleet that reads them: pumps.csv and pumps.toml."""
+    data, described = folder / "pumps.csv", folder / "pumps.toml"
+    data.write_bytes(csv_text(units, fleet.schema))
+    described.write_text(fleet_toml(fleet), encoding="utf-8")
+    return data, described
 
 
 @st.composite

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from model.domain import Schema
-from model.writers import csv_text
 from rul_client.api import AsyncClient, Client
 from rul_client.errors import RemoteFailed
+from tests.commands import write_pumps
 from tests.tiny_bundle import COLUMNS, pumps
 
 
@@ -27,8 +26,7 @@ def client(url):
 
 @pytest.fixture
 def file(tmp_path):
-    (tmp_path / "pumps.csv").write_bytes(csv_text(pumps(units=3, seed=21), Schema(COLUMNS)))
-    return tmp_path / "pumps.csv"
+    return write_pumps(tmp_path, units=3, seed=21)[0]
 
 
 def test_a_file_and_its_data_frame_have_the_same_answers(client, file):

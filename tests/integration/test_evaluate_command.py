@@ -16,8 +16,8 @@ from export.session import open_bundle
 from model.dataset import answerable
 from model.domain import InvalidData
 from model.fleet import FailureRule, fleet_toml
-from model.writers import csv_text
 from tests.commands import rul, write_pumps
+from tests.fleets import write_fleet
 from tests.tiny_bundle import FLEET, pumps
 
 
@@ -60,9 +60,8 @@ def stopped(tmp_path):
         replace(unit, cycles=unit.cycles[: -LEFT[unit.unit]], readings=unit.readings[: -LEFT[unit.unit]])
         for unit in pumps(units=5, seed=21)
     ]
-    (tmp_path / "pumps.csv").write_bytes(csv_text(units, FLEET.schema))
-    (tmp_path / "pumps.toml").write_text(fleet_toml(FLEET), encoding="utf-8")
-    return "--data", tmp_path / "pumps.csv", "--fleet", tmp_path / "pumps.toml"
+    data, fleet = write_fleet(tmp_path, units, FLEET)
+    return "--data", data, "--fleet", fleet
 
 
 def test_true_ruls_judge_units_that_stopped_earlier(tiny_bundle, stopped, tmp_path):

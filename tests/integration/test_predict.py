@@ -16,12 +16,10 @@ import pytest
 
 from export.bundle import BUNDLED
 from export.session import open_bundle
-from model.domain import Schema
-from model.writers import csv_text
 from rul_client.commands.predict.rows import columns_of
+from tests.fleets import write_fleet
 from tests.integration.conftest import RUL, free_port, rul, running
-from tests.tiny_bundle import COLUMNS as PUMP_COLUMNS
-from tests.tiny_bundle import pumps
+from tests.tiny_bundle import FLEET, pumps
 from tests.waiting import wait_until
 
 DATA = Path(os.environ.get("RUL_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cmapss"
@@ -53,9 +51,7 @@ def pumps_csv(tmp_path_factory):
     """Five pumps at work, one of which lost a reading."""
     units = [replace(pump, readings=pump.readings.copy()) for pump in pumps(units=5, seed=21)]
     units[1].readings[4, 2] = float("nan")
-    path = tmp_path_factory.mktemp("units") / "pumps.csv"
-    path.write_bytes(csv_text(units, Schema(PUMP_COLUMNS)))
-    return path
+    return write_fleet(tmp_path_factory.mktemp("units"), units, FLEET)[0]
 
 
 @pytest.fixture(scope="module")
