@@ -301,12 +301,6 @@ def golden(tiny_bundle) -> Golden:
     return Golden.load(tiny_bundle.golden)
 
 
-@pytest.fixture(scope="session")
-def column_names() -> list[str]:
-    """The tiny bundle's columns: two settings, then four sensors."""
-    return ["load", "inlet_temperature", "vibration", "oil_pressure", "bearing_temperature", "current"]
-
-
 @pytest.fixture(scope="module")
 def browser():
     """A browser; of a module, because its loop must not run beside those of other tests."""

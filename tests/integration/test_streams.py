@@ -35,11 +35,9 @@ def lives(draw, columns: int):
 
 @given(data=st.data())
 @examples(8)
-def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings(
-    data, stub, golden, column_names
-):
-    context = golden.readings.shape[1]
-    readings, before, first = data.draw(lives(len(column_names)))
+def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings(data, stub, golden):
+    _, context, columns = golden.readings.shape
+    readings, before, first = data.draw(lives(columns))
     history = pb.Readings(values=readings[:before].ravel().tolist()) if before else None
     known = {} if first is None else {"first_cycle": first}
     try:
