@@ -14,9 +14,9 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from itertools import repeat
 from pathlib import Path
 from time import perf_counter
@@ -33,20 +33,16 @@ from model.domain import Trajectory
 from model.fleet import fleet_named
 from model.readers import read_trajectories
 from model.simulation import simulate
-from tests.connections import Connections, request_bytes
 from tests.ingesting import Devices, by_http, stored, whole
 from tests.integration.conftest import Server, running
 from tests.waiting import wait_until
 
 SUBSETS: Final = ("fd001", "fd002", "fd003", "fd004")
 CALLERS: Final = 16
+End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 TOLERANCE: Final = 1e-4
 MOST_SECONDS: Final = 3600
 app = typer.Typer(pretty_exceptions_enable=False)
-
-
-def _path(unit: str) -> str:
-    return f"/v1/units/{unit}/cycles"
 
 
 def _names(model: str) -> list[str]:
@@ -103,6 +99,53 @@ def _served(folder: str, settings: dict[str, str]) -> Iterator[tuple[Server, htt
         yield server, http
 
 
+def _post(path: str, body: object) -> bytes:
+    """A request as it travels."""
+    raw = msgspec.json.encode(body)
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+class Connections:
+    """Connections to one port, each with one request at a time; the others wait.
+
+    httpx spends more CPU on a request than the service does.
+    """
+
+    def __init__(self, free: asyncio.Queue[End]) -> None:
+        self._free: Final = free
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, port: int, count: int) -> AsyncIterator[Connections]:
+        """Open so many connections."""
+        ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+        free: asyncio.Queue[End] = asyncio.Queue()
+        for end in ends:
+            free.put_nowait(end)
+        try:
+            yield cls(free)
+        finally:
+            for _, writer in ends:
+                writer.close()
+
+    async def ask(self, raw: bytes) -> tuple[int, bytes]:
+        """Send a request and read its answer: status and body.
+
+        Raises:
+            OSError, asyncio.IncompleteReadError: the server is gone.
+        """
+        reader, writer = end = await self._free.get()
+        try:
+            writer.write(raw)
+            head = await reader.readuntil(b"\r\n\r\n")
+            lines = head.lower().split(b"\r\n")
+            size = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
+            return int(lines[0].split()[1]), await reader.readexactly(size)
+        finally:
+            self._free.put_nowait(end)
+
+
 async def _at_rate(
     ask: Callable[[int], Awaitable[tuple[int, bytes]]], *, rate: float, seconds: float
 ) -> tuple[list[float], int]:
@@ -143,14 +186,13 @@ class Ingestion:
         rows = [life.readings[(cycle - 1) % len(life)].tolist() for cycle in cycles]
         columns = dict(zip(self._names, map(list, zip(*rows, strict=True)), strict=True))
         self.sent[life.unit] |= {*cycles}
-        body = msgspec.json.encode({"cycles": cycles, "columns": columns})
-        return request_bytes("POST", _path(life.unit), body)
+        return _post(f"/v1/units/{life.unit}/cycles", {"cycles": cycles, "columns": columns})
 
     def prediction(self) -> bytes:
         """A window of another unit, for /v1/predict."""
         life = self._lives[0]
         window = whole(Trajectory("asked", life.cycles[:60], life.readings[:60], failed=True), self._names)
-        return request_bytes("POST", "/v1/predict", msgspec.json.encode({"windows": [window]}))
+        return _post("/v1/predict", {"windows": [window]})
 
 
 def _shown(name: str, latencies: Sequence[float], failed: int) -> float:
