@@ -1,12 +1,11 @@
 """Write docs/metrics.md from the metrics themselves: `python -m observability.reference`.
 
-With `--check`, write nothing and exit with 1 if the page is not what would be written. Everything
-on it is what a service with one bundle would show, and `service.metrics.instruments`; only developers run it.
+Everything on it is what a service with one bundle would show, and `service.metrics.instruments`; only
+developers run it.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -126,17 +125,5 @@ def _buckets(family: Metric) -> Iterator[str]:
     yield f"- why these: {reasons[tuple(ends[:-1])]}"
 
 
-def main(arguments: list[str]) -> int:
-    """Write or check the page; the exit code."""
-    wanted = page()
-    if "--check" not in arguments:
-        PAGE.write_text(wanted, "utf-8")
-        return 0
-    if PAGE.read_text("utf-8") == wanted:
-        return 0
-    sys.stderr.write(f"{PAGE} is not current: run python -m observability.reference\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    PAGE.write_text(page(), "utf-8")

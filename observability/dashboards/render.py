@@ -29,6 +29,7 @@ from typing import Any, Final
 import yaml
 
 HERE: Final = Path(__file__).parent
+FOLDER: Final = HERE.parent / "grafana" / "dashboards"
 MATCHERS: Final = {
     "INSTANCE": 'instance=~"$instance"',
     "MODEL": 'instance=~"$instance", model=~"$model"',
