@@ -1,4 +1,4 @@
-"""Addresses and API keys of servers. Every `rul` command loads it: it imports nothing heavy."""
+"""Addresses, paths and API keys of servers. Every `rul` command loads it: it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import typer
 
@@ -127,3 +127,8 @@ def is_loopback(host: str | None) -> bool:
         return ipaddress.ip_address(host or "").is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def in_path(name: str) -> str:
+    """Quote a name as a part of a path; `.` and `..` would be taken as folders."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")

@@ -19,7 +19,7 @@ import msgspec
 from pydantic import ValidationError
 
 from export.bundle import Manifest
-from rul_client.address import LOCAL, Tls, any_address
+from rul_client.address import LOCAL, Tls, any_address, in_path
 from rul_client.answers import (
     Appended,
     Explain,
@@ -33,7 +33,7 @@ from rul_client.answers import (
 )
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import Rpc
-from rul_client.http import TIMEOUT_SECONDS, http_client, in_path, request
+from rul_client.http import TIMEOUT_SECONDS, http_client, request
 from rul_client.readings import Frame, Readings, Window, numbered, windows_of, windows_per_request
 from rul_client.unit_windows import last_windows
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody

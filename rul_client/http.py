@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from typing import Final, NoReturn
-from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -90,8 +89,3 @@ def _refuse(url: str, response: httpx.Response) -> NoReturn:
         raise Retryable(message, float(after) if after.isdecimal() else None)
     is_ours = response.status_code in {400, 404, 409, 413, 415, 422}
     raise (Rejected if is_ours else RemoteFailed)(message)
-
-
-def in_path(name: str) -> str:
-    """Quote a name as a part of a path; `.` and `..` would be taken as folders."""
-    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")

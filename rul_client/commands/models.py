@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
-from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from rul_client.address import LOCAL, Credentials, asks_a_service, http_address, in_place_of
+from rul_client.address import LOCAL, Credentials, asks_a_service, http_address, in_path, in_place_of
 
 if TYPE_CHECKING:
     from rul_client.answers import Candidate
@@ -78,7 +77,7 @@ def swap(name: Name, bundle: Bundle, *, to: Connection) -> None:
 
     Example: rul models swap fd001 /bundles/fd001-v2
     """
-    _change(to, "POST", f"/{quote(name, safe='')}", {"bundle": bundle})
+    _change(to, "POST", f"/{in_path(name)}", {"bundle": bundle})
 
 
 @models.command()
@@ -88,7 +87,7 @@ def unload(name: Name, *, to: Connection) -> None:
 
     Example: rul models unload fd002
     """
-    _change(to, "DELETE", f"/{quote(name, safe='')}", None)
+    _change(to, "DELETE", f"/{in_path(name)}", None)
 
 
 @models.command()
@@ -104,7 +103,7 @@ def shadow(
 
     Example: rul models shadow fd001 /bundles/fd001-v2 --share 0.1
     """
-    _change(to, "POST", f"/{quote(name, safe='')}/shadow", {"bundle": bundle, "share": share})
+    _change(to, "POST", f"/{in_path(name)}/shadow", {"bundle": bundle, "share": share})
 
 
 @models.command()
@@ -114,7 +113,7 @@ def unshadow(name: Name, *, to: Connection) -> None:
 
     Example: rul models unshadow fd001
     """
-    _change(to, "DELETE", f"/{quote(name, safe='')}/shadow", None)
+    _change(to, "DELETE", f"/{in_path(name)}/shadow", None)
 
 
 @models.command()
@@ -140,7 +139,7 @@ def canary(
     """
     bounds = {"failed": failed, "difference": difference, "novel": novel, "windows": windows}
     given = {"bundle": bundle, "share": share, **bounds}
-    _change(to, "POST", f"/{quote(name, safe='')}/canary", given)
+    _change(to, "POST", f"/{in_path(name)}/canary", given)
 
 
 @models.command()
@@ -150,7 +149,7 @@ def uncanary(name: Name, *, to: Connection) -> None:
 
     Example: rul models uncanary fd001
     """
-    _change(to, "DELETE", f"/{quote(name, safe='')}/canary", None)
+    _change(to, "DELETE", f"/{in_path(name)}/canary", None)
 
 
 def _candidate(found: Candidate | None) -> str:

@@ -12,11 +12,10 @@ import typer
 from grpc.aio import AioRpcError, Metadata
 
 from model.domain import InvalidData
-from rul_client.address import chosen_key, is_loopback
+from rul_client.address import chosen_key, in_path, is_loopback
 from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, Client
 from rul_client.errors import RemoteFailed
 from rul_client.grpc import TEMPORARY
-from rul_client.http import in_path
 from rul_client.readings import Window, windows_of, windows_per_request
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest

@@ -7,12 +7,12 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from rul_client.address import in_path
 from rul_client.errors import RemoteFailed
 from rul_client.http import request
 
@@ -116,7 +116,7 @@ class Scraper:
             loaded = samples.by("sha256", "rul_model_info")
             if loaded != self._loaded:
                 names = [model["name"] for model in (await self._decoded("/v1/models"))["models"]]
-                self._models = [await self._decoded(f"/v1/models/{quote(name, safe='')}") for name in names]
+                self._models = [await self._decoded(f"/v1/models/{in_path(name)}") for name in names]
                 self._loaded = loaded
         except (ValueError, LookupError, TypeError) as error:
             raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error}") from error
