@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.integration.conftest import Server, await_workers, metric, running, workers_of
@@ -42,6 +44,19 @@ async def ask(server: Server, body: dict[str, object], times: int) -> list[int]:
     return codes
 
 
+def processes_of(server: Server) -> list[psutil.Process]:
+    supervisor = psutil.Process(server.process.pid)
+    return [supervisor, *supervisor.children(recursive=True)]
+
+
+def inodes_of(server: Server) -> set[str]:
+    """The sockets that a service's processes hold."""
+    # A process may have ended since it was listed: glob finds nothing there.
+    links = [link for one in processes_of(server) for link in Path(f"/proc/{one.pid}/fd").glob("*")]
+    targets = [str(link.readlink()) for link in links if link.is_symlink()]
+    return {target[8:-1] for target in targets if target.startswith("socket:")}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="restartable sequences are Linux's")
 def test_what_is_free_is_kept_by_processor_and_not_by_thread(server):
     for worker in workers_of(server):
@@ -61,6 +76,23 @@ def test_an_operator_may_leave_the_cores_to_be_dealt_as_usual(tiny_bundle, tmp_p
         policies = {os.sched_getscheduler(worker.pid) for worker in workers_of(server)}
 
     assert policies == {os.sched_getscheduler(0)}
+
+
+def test_another_user_of_this_machine_reaches_the_port_of_the_service_and_nothing_else(server):
+    own = {one.pid for one in processes_of(server)}
+    listening = {
+        found.laddr.port
+        for found in psutil.net_connections(kind="inet")  # of all: one of ours may end meanwhile
+        if found.pid in own and found.status == psutil.CONN_LISTEN
+    }
+    held = inodes_of(server)
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    named = [line[7] for line in lines if line[6] in held and len(line) > 7]
+
+    assert listening == {server.port}
+    assert named
+    assert [name for name in named if name.startswith("@")] == []
+    assert {Path(name).parent.stat().st_mode & 0o777 for name in named} == {0o700}
 
 
 def test_both_workers_answer_and_whoever_is_scraped_counts_what_all_did(server, query):
