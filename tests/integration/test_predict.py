@@ -158,6 +158,23 @@ def test_a_file_that_is_not_there_is_one_line_and_1(tiny_bundle, tmp_path):
     assert (done.returncode, done.stderr) == (1, f"rul: {tmp_path / 'units.csv'}: no such file\n")
 
 
+def test_infinite_and_missing_values_are_told_once_on_stderr_and_answered_without(tiny_bundle, tmp_path):
+    path, _ = write_fleet(tmp_path, pumps(units=2, seed=5), FLEET)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for line, broken in ((1, "inf"), (3, "-inf"), (4, "")):
+        lines[line] = ",".join([*lines[line].split(",")[:-1], broken])
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    done = rul_predict("--bundle", tiny_bundle.path, "--input", path, "--last", "--format", "csv")
+
+    assert done.stderr.splitlines() == [
+        "infinite values, read as missing: 2",
+        f"  {path}, column 'current': 2, the first in line 2",
+        f"missing values, of {len(lines) - 1} readings: current 1",
+    ]
+    assert [float(row["rul"]) >= 0 for row in table(done)] == [True, True]
+
+
 def test_a_reader_that_leaves_early_is_no_error(tiny_bundle, columns, pumps_csv):
     command = f'"{RUL}" predict --bundle "{tiny_bundle.path}" --input "{pumps_csv}" | head -n 1'
 
