@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, chromium, screenshot_folder, visit
+from tests.browser import both_sizes
 from tests.integration.conftest import running
 from tests.page_fleet import fill
 
@@ -23,23 +23,19 @@ def service(tiny_bundle, tmp_path_factory):
 
 
 @both_sizes
-def test_ten_thousand_units_are_counted_shown_and_scrolled(service, look, tmp_path):
-    with (
-        chromium() as browser,
-        visit(browser, service.http, look, screenshot_folder(tmp_path)) as opened,
-    ):
-        page = opened.page
-        opened.go("#/")
-        rows = page.locator(".rows [role=row]")
-        rows.first.wait_for()
-        expect(page.locator(".count")).to_contain_text(f"{UNITS:,} units")
-        deep = page.locator(f'.rows [aria-rowindex="{DEEP}"]')
-        while not deep.count():
-            page.mouse.wheel(0, 20 * look.height)
-            page.wait_for_function("document.querySelector('.rows [role=row]')")
+def test_ten_thousand_units_are_counted_shown_and_scrolled(opened):
+    page = opened.page
+    opened.go("#/")
+    rows = page.locator(".rows [role=row]")
+    rows.first.wait_for()
+    expect(page.locator(".count")).to_contain_text(f"{UNITS:,} units")
+    deep = page.locator(f'.rows [aria-rowindex="{DEEP}"]')
+    while not deep.count():
+        page.mouse.wheel(0, 20 * opened.look.height)
+        page.wait_for_function("document.querySelector('.rows [role=row]')")
 
-        expect(deep).to_be_visible()
-        assert rows.count() < 60
-        opened.shoot("large")
-        page.get_by_label("Search units by name").fill("pump-9999")
-        expect(rows).to_have_count(1)
+    expect(deep).to_be_visible()
+    assert rows.count() < 60
+    opened.shoot("large")
+    page.get_by_label("Search units by name").fill("pump-9999")
+    expect(rows).to_have_count(1)
