@@ -63,6 +63,7 @@ LONG: Final = (
     "hostile/test_replicas.py",
     "hostile/test_rolling.py",
     "hostile/test_files.py",
+    "hostile/test_pauses.py",
     "unit/test_attention_diagnostics.py",
 )
 """Files of tests that take long. They run first: a long file that comes last keeps one process busy alone."""
