@@ -1,6 +1,7 @@
 """Small fleets and units, their files, and hypothesis strategies for them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +65,7 @@ def write_fleet(folder: Path, units: Sequence[Trajectory], fleet: Fleet) -> tupl
 
 
 @st.composite
-def trajectories(draw: st.DrawFn, *, most_cycles: int = 40, columns: int = 2) -> Trajectory:
+def trajectories(draw: st.DrawFn) -> Trajectory:
     """Any unit that failed: cycles with gaps, readings that say where they stand."""
-    steps = draw(st.lists(st.integers(1, 4), min_size=1, max_size=most_cycles))
-    readings = np.arange(len(steps))[:, None] + np.arange(columns) / 4
-    return Trajectory("u", np.cumsum(steps), readings.astype(np.float32), failed=True)
+    steps = draw(st.lists(st.integers(1, 4), min_size=1, max_size=40))
+    return replace(numbered_unit(len(steps), unit="u"), cycles=np.cumsum(steps))

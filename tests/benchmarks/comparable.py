@@ -43,9 +43,9 @@ class Comparable(Amnl):
         return Cycles(self.score(h), h)
 
 
-def make_comparable_bundle(folder: Path, *, like: str = "fd001") -> Path:
+def make_comparable_bundle(folder: Path) -> Path:
     """Write the bundle `folder`/comparable; its path. Some seconds."""
-    _, manifest = open_bundle(find_bundle(like))
+    _, manifest = open_bundle(find_bundle("fd001"))
     made = folder / NAME
     made.mkdir(parents=True)
     changes: dict[str, Any] = {"name": NAME, "network": NAME, "version": "0", "context": CYCLES, "heads": 0}

@@ -23,7 +23,6 @@ from export.bundle import Manifest
 from export.outputs import output_shapes
 from service.core.providers import with_options
 
-FLOAT_BYTES: Final = 4
 MATRIX: Final = {"cpu": 1024, "cuda": 8192}
 """Rows and columns of the product that is measured."""
 COPIED: Final = 1024

@@ -19,6 +19,7 @@ import psutil
 import typer
 
 from model.domain import FloatArray
+from tests.benchmarks.tables import table
 from tests.hostile.callers import BUNDLE, Ledger, asking, cases
 from tests.integration.conftest import running
 
@@ -101,9 +102,7 @@ def report(samples: list[Sample], ledger: Ledger, slope: tuple[float, float]) ->
         "p99 in the first and the last tenth": f"{p99[0]:.0f} and {p99[1]:.0f} ms",
     }
     ends = ", ".join(f"{count} {of} {status}" for (of, status), count in sorted(ledger.ends.items()))
-    return "\n".join(
-        ["| measure | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in rows.items()), "", ends]
-    )
+    return f"{table(['measure', 'value'], rows.items(), texts=2)}\n\n{ends}"
 
 
 def main(*, requests: int = 3000, workers: int = 2) -> None:
