@@ -21,8 +21,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import Manifest, Regime
+from export.bundle import Manifest
 from export.drift_reference import BELIEVED, RARE, VALUE_BINS, DriftReference, floored
+from model.reference import Regime
 
 _Array = NDArray[np.float64]
 _Integers = NDArray[np.int64]

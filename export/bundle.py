@@ -16,19 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from export.arrays import one_line
-from model.domain import LONGEST_CONTEXT, MODEL_NAME, Column, FloatArray, Role, RulError, Schema, printable
+from model.domain import LONGEST_CONTEXT, MODEL_NAME, Column, FloatArray, RulError, Schema, printable
+from model.reference import DECILES, ColumnReference, Degradation, Frozen, Line, Regime
 
 METADATA_KEY: Final = "rul_manifest"
 FORMAT: Final = 3
@@ -37,7 +29,6 @@ BUNDLED: Final = Path(__file__).parent / "bundles"
 CARD: Final = "MODEL_CARD.md"
 GOLDEN: Final = "golden.npz"
 MODEL: Final = "model.onnx"
-DECILES: Final = 9
 ENTROPY_ROUNDING: Final = 1e-5
 """Added to both ends of an entropy band. A head that weighs by lag alone has one entropy for each length;
 what differs is rounding, which depends on the batch."""
@@ -45,78 +36,6 @@ what differs is rounding, which depends on the batch."""
 
 class InvalidBundle(RulError):
     """The bundle is damaged, incomplete, or made for another version of this project."""
-
-
-class Frozen(BaseModel):
-    """A part of the manifest: immutable, finite numbers, without unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("expected letters that can be printed on one line")
-    return text
-
-
-Line = Annotated[str, AfterValidator(_printable)]
-"""Text that logs, tables and labels show as it is."""
-
-
-class ColumnManifest(Frozen):
-    """One column and its training statistics."""
-
-    name: Annotated[Line, Field(min_length=1)]
-    role: Role
-    unit: Line = ""
-    description: Line = ""
-    low: float = Field(description="0.1 % quantile of the training readings; lower readings cause a warning")
-    high: float = Field(description="99.9 % quantile of the training readings; higher ones cause a warning")
-    missing_fraction: float = Field(ge=0, le=1)
-
-
-class Regime(Frozen):
-    """One operating regime: a cluster of the settings.
-
-    Lists run over all F columns, in schema order. `histogram_edges` are the nine inner deciles
-    of the regime's training readings, for drift: each bin holds a tenth of them.
-    """
-
-    centre: list[float] = Field(description="of the settings alone, in the order of the schema")
-    share: float = Field(gt=0, le=1, description="of all training readings")
-    mean: list[float]
-    standard_deviation: list[float]
-    histogram_edges: list[list[float]] = Field(description="[F][9]")
-
-
-class UnitProfile(Frozen):
-    """How the columns of one training unit changed as it neared failure."""
-
-    life: PositiveInt = Field(description="cycles")
-    z: list[list[float]] = Field(
-        description="[R'][F], at the first R' of `rul`: those of the life", min_length=1
-    )
-
-
-class Degradation(Frozen):
-    """How columns change as units near failure; `rul simulate` makes units from it.
-
-    Z-scores are within a regime, so one profile serves all regimes.
-    """
-
-    rul: list[float] = Field(description="[R], cycles, ascending")
-    z: list[list[float]] = Field(description="[R][F], mean z-score at that RUL")
-    spread: list[list[float]] = Field(description="[R][F], standard deviation between units at that RUL")
-    noise: list[float] = Field(description="[F], standard deviation of the z-score from cycle to cycle")
-    units: list[UnitProfile] = Field(
-        min_length=1, description="profiles of some units, from short lives to long ones"
-    )
-    life_quantiles: list[float] = Field(
-        description="eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived"
-    )
-    regime_persistence: float = Field(
-        ge=0, le=1, description="chance that the next cycle is in the same regime"
-    )
 
 
 class EntropyBand(Frozen):
@@ -190,7 +109,7 @@ class Manifest(Frozen):
     name: str = Field(pattern=MODEL_NAME.pattern)
     version: Line
     network: Line
-    columns: list[ColumnManifest] = Field(min_length=1)
+    columns: list[ColumnReference] = Field(min_length=1)
     context: PositiveInt = Field(
         le=LONGEST_CONTEXT, description="maximum cycles that the model reads; earlier ones are ignored"
     )
@@ -241,7 +160,7 @@ class Manifest(Frozen):
         for regime in self.regimes:
             sizes += [
                 (len(regime.centre), settings),
-                *((len(row), DECILES) for row in regime.histogram_edges),
+                *((len(row), len(DECILES)) for row in regime.histogram_edges),
             ]
             each = (regime.mean, regime.standard_deviation, regime.histogram_edges)
             sizes += [(len(values), columns) for values in each]

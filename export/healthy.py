@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from export.bundle import Degradation, Manifest
+from export.bundle import Manifest
 from export.occlusion import regimes_of
 from model.domain import FloatArray, IntArray
+from model.reference import Degradation
 
 DEVIATIONS: Final = 2.0
 """Half the width of the range, in standard deviations of healthy readings: 95 % of them are inside."""

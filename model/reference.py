@@ -1,19 +1,20 @@
 """Reference statistics of the training readings, for the bundle's manifest.
 
-They scale a network's inputs, detect drift, and are the basis of `model.simulation`. Field names are
-those of the manifest. This module must not know networks, bundles or files.
+They scale a network's inputs, detect drift, and are the basis of `model.simulation`. The manifest keeps
+their classes as they are. This module must not know networks, bundles or files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
-from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory, cycles_left
+from model.domain import IntArray, InvalidData, Role, Schema, Trajectory, cycles_left
 from model.regimes import find_regimes
 
 LOW_QUANTILE: Final = 0.001
@@ -29,58 +30,88 @@ UNKNOWN: Final = -1
 """Regime of a reading without known settings, if there are several regimes; no regime counts it."""
 
 _Array = NDArray[np.float64]
-Floats = tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnReference:
-    """Usual range of one column over all training readings, and its share of missing values."""
+class Frozen(BaseModel):
+    """A part of the manifest: immutable, finite numbers, without unknown fields."""
 
-    low: float
-    high: float
-    missing_fraction: float
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
-class RegimeReference:
-    """One regime: centre, share of the readings, and statistics of each column."""
-
-    centre: Floats
-    share: float
-    mean: Floats
-    standard_deviation: Floats
-    histogram_edges: tuple[Floats, ...]
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("expected letters that can be printed on one line")
+    return text
 
 
-@dataclass(frozen=True, slots=True)
-class UnitReference:
-    """Life of one unit, and its own change of z-scores as it nears failure."""
-
-    life: int  # Cycles
-    z: tuple[Floats, ...]  # [R'][F], at the first R' RULs of the profile: those of its life
+Line = Annotated[str, AfterValidator(_printable)]
+"""Text that logs, tables and labels show as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class DegradationReference:
-    """Change of z-scores within a regime as units near failure, and lengths of lives."""
+class ColumnReference(Frozen):
+    """One column and its training statistics."""
 
-    rul: Floats  # [R], cycles, rising
-    z: tuple[Floats, ...]  # [R][F], mean z-score around that RUL
-    spread: tuple[Floats, ...]  # [R][F], standard deviation between the means of units around that RUL
-    noise: Floats  # [F], standard deviation of the z-score from cycle to cycle
-    units: tuple[UnitReference, ...]  # At most `UNITS`, from short lives to long ones
-    life_quantiles: Floats  # Eleven quantiles (0, 0.1, .. 1) of the cycles of a life
-    regime_persistence: float  # Probability that the next cycle is in the same regime
+    name: Annotated[Line, Field(min_length=1)]
+    role: Role
+    unit: Line = ""
+    description: Line = ""
+    low: float = Field(description="0.1 % quantile of the training readings; lower readings cause a warning")
+    high: float = Field(description="99.9 % quantile of the training readings; higher ones cause a warning")
+    missing_fraction: float = Field(ge=0, le=1)
+
+
+class Regime(Frozen):
+    """One operating regime: a cluster of the settings.
+
+    Lists run over all F columns, in schema order. `histogram_edges` are the nine inner deciles
+    of the regime's training readings, for drift: each bin holds a tenth of them.
+    """
+
+    centre: list[float] = Field(description="of the settings alone, in the order of the schema")
+    share: float = Field(gt=0, le=1, description="of all training readings")
+    mean: list[float]
+    standard_deviation: list[float]
+    histogram_edges: list[list[float]] = Field(description="[F][9]")
+
+
+class UnitProfile(Frozen):
+    """How the columns of one training unit changed as it neared failure."""
+
+    life: PositiveInt = Field(description="cycles")
+    z: list[list[float]] = Field(
+        description="[R'][F], at the first R' of `rul`: those of the life", min_length=1
+    )
+
+
+class Degradation(Frozen):
+    """How columns change as units near failure; `rul simulate` makes units from it.
+
+    Z-scores are within a regime, so one profile serves all regimes.
+    """
+
+    rul: list[float] = Field(description="[R], cycles, ascending")
+    z: list[list[float]] = Field(description="[R][F], mean z-score at that RUL")
+    spread: list[list[float]] = Field(description="[R][F], standard deviation between units at that RUL")
+    noise: list[float] = Field(description="[F], standard deviation of the z-score from cycle to cycle")
+    units: list[UnitProfile] = Field(
+        min_length=1, description="profiles of some units, from short lives to long ones"
+    )
+    life_quantiles: list[float] = Field(
+        description="eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived"
+    )
+    regime_persistence: float = Field(
+        ge=0, le=1, description="chance that the next cycle is in the same regime"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
     """All reference statistics of a set of training units."""
 
-    columns: tuple[ColumnReference, ...]  # In schema order
-    regimes: tuple[RegimeReference, ...]  # In order of their centres
-    degradation: DegradationReference  # One profile, shared by all regimes
-    setting_scale: Floats  # [S], see `Regimes.scale`
+    columns: list[ColumnReference]  # In schema order
+    regimes: list[Regime]  # In order of their centres
+    degradation: Degradation  # One profile, shared by all regimes
+    setting_scale: list[float]  # [S], see `Regimes.scale`
 
 
 def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Reference:
@@ -105,19 +136,22 @@ def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Referen
     z = np.where(known[:, None], (readings - mean[regime]) / deviation[regime], np.nan)
     low, high = np.nanquantile(readings, (LOW_QUANTILE, HIGH_QUANTILE), axis=0)
     return Reference(
-        columns=tuple(ColumnReference(*map(float, each)) for each in zip(low, high, missing, strict=True)),
-        regimes=tuple(
-            RegimeReference(
-                centre=_floats(regimes.centre[r]),
-                share=float((regime == r).sum() / known.sum()),
-                mean=_floats(mean[r]),
-                standard_deviation=_floats(deviation[r]),
+        columns=[
+            ColumnReference(**asdict(column), low=low[f], high=high[f], missing_fraction=missing[f])
+            for f, column in enumerate(schema.columns)
+        ],
+        regimes=[
+            Regime(
+                centre=regimes.centre[r].tolist(),
+                share=(regime == r).sum() / known.sum(),
+                mean=mean[r].tolist(),
+                standard_deviation=deviation[r].tolist(),
                 histogram_edges=_deciles(readings, regime == r),
             )
             for r in range(len(regimes))
-        ),
+        ],
         degradation=_degradation(trajectories, z, regime),
-        setting_scale=_floats(regimes.scale),
+        setting_scale=regimes.scale.tolist(),
     )
 
 
@@ -139,16 +173,16 @@ def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array,
     return mean, np.where(deviation > rounding, deviation, 1.0)
 
 
-def _deciles(readings: _Array, rows: NDArray[np.bool_]) -> tuple[Floats, ...]:
+def _deciles(readings: _Array, rows: NDArray[np.bool_]) -> list[list[float]]:
     """Compute the nine inner deciles of each column, [F][9]; of all rows if these have none."""
-    edges: list[Floats] = []
+    edges: list[list[float]] = []
     for column in readings.T:
         there = column[rows & ~np.isnan(column)]
-        edges.append(_floats(np.quantile(there if len(there) else column[~np.isnan(column)], DECILES)))
-    return tuple(edges)
+        edges.append(np.quantile(there if len(there) else column[~np.isnan(column)], DECILES).tolist())
+    return edges
 
 
-def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray) -> DegradationReference:
+def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray) -> Degradation:
     bounds = np.cumsum([len(trajectory) for trajectory in trajectories])[:-1]
     parts = list(zip(trajectories, np.split(z, bounds), np.split(regime, bounds), strict=True))
     failed = [(trajectory, part) for trajectory, part, _ in parts if trajectory.failed]
@@ -157,13 +191,13 @@ def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray
     rul, means, counts = _unit_means([(cycles_left(trajectory), part) for trajectory, part in failed])
     profile, spread = _over_units(means, counts, noise)
     stays = np.concatenate([_stays(part) for _, _, part in parts])
-    return DegradationReference(
-        rul=_floats(rul),
-        z=tuple(_floats(row) for row in profile.round(4)),
-        spread=tuple(_floats(row) for row in spread.round(4)),
-        noise=_floats(noise),
+    return Degradation(
+        rul=rul.tolist(),
+        z=profile.round(4).tolist(),
+        spread=spread.round(4).tolist(),
+        noise=noise.tolist(),
         units=_some_units(lives.astype(np.int64), rul, means, profile, spread),
-        life_quantiles=_floats(np.quantile(lives, LIFE_QUANTILES)),
+        life_quantiles=np.quantile(lives, LIFE_QUANTILES).tolist(),
         regime_persistence=float(stays.mean()) if len(stays) else 1.0,
     )
 
@@ -194,7 +228,7 @@ def _unit_means(units: Sequence[tuple[IntArray, _Array]]) -> tuple[_Array, _Arra
 
 def _some_units(
     lives: IntArray, rul: _Array, means: _Array, profile: _Array, spread: _Array
-) -> tuple[UnitReference, ...]:
+) -> list[UnitProfile]:
     """Choose one unit of each sixth of the lives [U], with means [U, R, F] on the grid [R].
 
     Mean and standard deviation of the chosen ones are close to profile and spread [R, F] of all units. A RUL
@@ -211,11 +245,7 @@ def _some_units(
         sets[:, k] = whole[group]
         off = np.square(sets.mean(axis=1) - profile) + np.square(sets.std(axis=1) - spread)
         chosen[k] = int(group[off.sum(axis=(1, 2)).argmin()])
-    rows = [whole[n, rul < lives[n]].round(2) for n in chosen]
-    return tuple(
-        UnitReference(int(lives[n]), tuple(_floats(row) for row in z))
-        for n, z in zip(chosen, rows, strict=True)
-    )
+    return [UnitProfile(life=lives[n], z=whole[n, rul < lives[n]].round(2).tolist()) for n in chosen]
 
 
 def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _Array]:
@@ -247,7 +277,3 @@ def _noise(parts: Sequence[_Array]) -> _Array:
     there = ~np.isnan(bends)
     squares = np.where(there, bends, 0.0) ** 2
     return np.sqrt(squares.sum(axis=0) / np.maximum(there.sum(axis=0), 1) / 6.0)
-
-
-def _floats(values: FloatArray) -> Floats:
-    return tuple(float(value) for value in values)

@@ -246,9 +246,8 @@ def calibrate(
 
 def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]:
     """Return the manifest fields that the fleet and its readings determine."""
-    columns = zip(fleet.schema.columns, reference.columns, strict=True)
     return {
-        "columns": [{**asdict(column), **asdict(seen)} for column, seen in columns],
+        "columns": [column.model_dump() for column in reference.columns],
         "context": fleet.context,
         "max_missing_fraction": fleet.max_missing_fraction,
         "cap": fleet.cap,
@@ -256,8 +255,8 @@ def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]
         "horizons": list(fleet.horizons),
         "nominal_coverage": fleet.nominal_coverage,
         "health_bounds": {"critical_below": fleet.critical_below, "degrading_below": fleet.degrading_below},
-        "regimes": [asdict(regime) for regime in reference.regimes],
-        "degradation": asdict(reference.degradation),
+        "regimes": [regime.model_dump() for regime in reference.regimes],
+        "degradation": reference.degradation.model_dump(),
     }
 
 

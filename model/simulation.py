@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory
+from model.reference import ColumnReference, Degradation, Regime
 
 MARGIN: Final = 0.1
 """Settings, and sensors without noise, exceed the training range by at most this share of it."""
@@ -22,56 +23,17 @@ MOST_CYCLES: Final = 100_000
 """Maximum cycles of a simulated unit: of a longer life, the last ones."""
 
 _Array = NDArray[np.float64]
-_Floats = Sequence[float]
-
-
-class _Column(Protocol):
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-class _Regime(Protocol):
-    @property
-    def share(self) -> float: ...
-    @property
-    def mean(self) -> _Floats: ...
-    @property
-    def standard_deviation(self) -> _Floats: ...
-
-
-class _Unit(Protocol):
-    @property
-    def life(self) -> int: ...
-    @property
-    def z(self) -> Sequence[_Floats]: ...
-
-
-class _Degradation(Protocol):
-    @property
-    def rul(self) -> _Floats: ...
-    @property
-    def z(self) -> Sequence[_Floats]: ...
-    @property
-    def units(self) -> Sequence[_Unit]: ...
-    @property
-    def noise(self) -> _Floats: ...
-    @property
-    def life_quantiles(self) -> _Floats: ...
-    @property
-    def regime_persistence(self) -> float: ...
 
 
 class ReferenceStatistics(Protocol):
     """Statistics in a `Reference` or a bundle's manifest."""
 
     @property
-    def columns(self) -> Sequence[_Column]: ...  # noqa: D102
+    def columns(self) -> Sequence[ColumnReference]: ...  # noqa: D102
     @property
-    def regimes(self) -> Sequence[_Regime]: ...  # noqa: D102
+    def regimes(self) -> Sequence[Regime]: ...  # noqa: D102
     @property
-    def degradation(self) -> _Degradation: ...  # noqa: D102
+    def degradation(self) -> Degradation: ...  # noqa: D102
 
 
 def simulate(
@@ -128,7 +90,7 @@ def _unit(
     return Trajectory(name, life - rul.astype(np.int64), readings.astype(np.float32), failed=True)
 
 
-def _along(profile: Sequence[_Floats], rul: _Floats, at: _Array) -> _Array:
+def _along(profile: Sequence[Sequence[float]], rul: Sequence[float], at: _Array) -> _Array:
     """Interpolate a profile [R][F] at other RULs, [N] -> [N, F]; constant beyond its ends."""
     return np.stack([np.interp(at, rul, column) for column in np.asarray(profile).T], axis=1)
 
@@ -148,7 +110,7 @@ def _regimes(reference: ReferenceStatistics, life: int, rng: np.random.Generator
     return np.array(walk)
 
 
-def _in_range(readings: _Array, columns: Sequence[_Column]) -> FloatArray:
+def _in_range(readings: _Array, columns: Sequence[ColumnReference]) -> FloatArray:
     low = np.array([column.low for column in columns])
     high = np.array([column.high for column in columns])
     slack = MARGIN * (high - low)

@@ -15,18 +15,9 @@ from typing import Any
 import numpy as np
 
 from export.ageing import drift_reference
-from export.bundle import (
-    ColumnManifest,
-    Degradation,
-    EntropyReference,
-    HealthBounds,
-    Manifest,
-    Parity,
-    Regime,
-    Training,
-    UnitProfile,
-)
+from export.bundle import EntropyReference, HealthBounds, Manifest, Parity, Training
 from model.domain import FloatArray, IntArray
+from model.reference import ColumnReference, Degradation, Regime, UnitProfile
 from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.core.rules import WindowRules
@@ -56,7 +47,7 @@ def make_manifest(
         version="1",
         network="fake",
         columns=[
-            ColumnManifest(
+            ColumnReference(
                 name=column,
                 role="setting" if column.startswith("setting") else "sensor",
                 unit="psia",

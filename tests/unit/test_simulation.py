@@ -114,7 +114,7 @@ def test_truncated_units_are_the_same_ones_stopped_early():
 
 
 def test_a_very_long_life_is_simulated_at_its_end():
-    aging = replace(REFERENCE.degradation, life_quantiles=(2**24, 2**24))
+    aging = REFERENCE.degradation.model_copy(update={"life_quantiles": [2**24, 2**24]})
 
     (unit,) = simulate(replace(REFERENCE, degradation=aging), PUMP_SCHEMA, units=1, seed=0)
 
