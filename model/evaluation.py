@@ -89,9 +89,7 @@ def nasa_score(error: FloatArray) -> float:
     return float(np.expm1(np.where(d < 0, -d / 13.0, d / 10.0)).sum())
 
 
-def figures(
-    answered: Answered, *, cap: float, seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Figure]:
+def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
     """Compute the figures of `TITLES`; the truth is capped.
 
     `score` is NASA's, the mean per window, and absent above `SCORE_CAP`. `rmse_below_cap` is of the
@@ -118,7 +116,7 @@ def figures(
         del of_windows["rmse_below_cap"]
     if cap > SCORE_CAP:
         del of_windows["score"]
-    return bootstrapped(of_windows, answered.unit, seed=seed, resamples=resamples)
+    return bootstrapped(of_windows, answered.unit)
 
 
 def rmse_difference(ours: Answered, theirs: Answered, *, cap: float) -> Figure:
@@ -162,17 +160,13 @@ def boosting_caution(metrics: Mapping[str, float]) -> str | None:
 
 
 def bootstrapped(
-    of_rows: Mapping[str, Callable[[IntArray], float]],
-    unit: NDArray[np.str_],
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+    of_rows: Mapping[str, Callable[[IntArray], float]], unit: NDArray[np.str_], *, resamples: int = RESAMPLES
 ) -> dict[str, Figure]:
     """Compute figures of rows with 95 % intervals, by resampling whole units [W].
 
     Resamples without a value (NaN) are ignored; the interval is NaN where all are.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     of_unit = [np.flatnonzero(unit == name) for name in np.unique(unit)]
     samples = [
         np.concatenate([of_unit[i] for i in rng.integers(len(of_unit), size=len(of_unit))])

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, WindowSet
-from model.evaluation import RESAMPLES, Figure, bootstrapped, mean_of, ratio_of
+from model.evaluation import Figure, bootstrapped, mean_of, ratio_of
 from model.regimes import Regimes
 
 Choice = Literal["attended", "random", "last"]
@@ -165,7 +165,7 @@ def measure_faithfulness(
     )
 
 
-def faithfulness_figures(found: Faithfulness, *, resamples: int = RESAMPLES) -> dict[str, Figure]:
+def faithfulness_figures(found: Faithfulness) -> dict[str, Figure]:
     """Compute means over windows and their ratios, with bootstrap intervals over units.
 
     For each share in per cent, such as 20: `hidden_20_attended`, `hidden_20_random`,
@@ -181,7 +181,7 @@ def faithfulness_figures(found: Faithfulness, *, resamples: int = RESAMPLES) -> 
                 of_rows[f"{name}_{choice}"] = mean_of(changes[choice][k])
             for other in ("random", "last"):
                 of_rows[f"{name}_over_{other}"] = ratio_of(changes["attended"][k], changes[other][k])
-    return bootstrapped(of_rows, found.unit, resamples=resamples)
+    return bootstrapped(of_rows, found.unit)
 
 
 def join_faithfulness(parts: Sequence[Faithfulness]) -> Faithfulness:

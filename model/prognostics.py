@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData
-from model.evaluation import RESAMPLES, Answered, Figure, bootstrapped, figures, join_answers, mean_of
+from model.evaluation import Answered, Figure, bootstrapped, figures, join_answers, mean_of
 
 ALPHA: Final = 0.2
 """Allowed error, as a part of r*."""
@@ -147,9 +147,7 @@ def life_coverage(life: Life, *, cap: float) -> float:
     return float(held[rows].mean()) if rows.any() else float("nan")
 
 
-def prognostic_figures(
-    lives: Sequence[Life], *, cap: float, seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Figure]:
+def prognostic_figures(lives: Sequence[Life], *, cap: float) -> dict[str, Figure]:
     """Compute each metric's mean over units, with bootstrap intervals over units.
 
     Units without predictions are ignored.
@@ -168,7 +166,7 @@ def prognostic_figures(
     }
     of_rows = {name: mean_of(np.array([metric(life) for life in lives])) for name, metric in of_life.items()}
     names = np.array([str(i) for i in range(len(lives))])
-    return bootstrapped(of_rows, names, seed=seed, resamples=resamples)
+    return bootstrapped(of_rows, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,39 +180,33 @@ class Band:
     figures: dict[str, Figure]  # See `evaluation.figures`
 
 
-def by_rul(
-    answered: Answered, *, cap: float, bands: int = BANDS, seed: int = 0, resamples: int = RESAMPLES
-) -> list[Band]:
+def by_rul(answered: Answered, *, cap: float) -> list[Band]:
     """Compute figures in bands of true RUL: equal ones below the cap, one above.
 
     Empty bands are omitted.
     """
-    edges = [*np.linspace(0.0, cap, bands + 1).tolist(), float("inf")]
-    return _banded(answered, answered.truth, edges, cap=cap, seed=seed, resamples=resamples)
+    edges = [*np.linspace(0.0, cap, BANDS + 1).tolist(), float("inf")]
+    return _banded(answered, answered.truth, edges, cap=cap)
 
 
-def by_answer(
-    answered: Answered, *, cap: float, bands: int = THIRDS, seed: int = 0, resamples: int = RESAMPLES
-) -> list[Band]:
+def by_answer(answered: Answered, *, cap: float) -> list[Band]:
     """Compute figures in equal bands of predicted RUL; the last one includes the cap.
 
     A caller knows the answer and not the truth, so this is the coverage that a caller sees. Empty bands
     are omitted.
     """
-    edges = np.linspace(0.0, cap, bands + 1).tolist()
+    edges = np.linspace(0.0, cap, THIRDS + 1).tolist()
     inside = np.minimum(answered.rul, np.nextafter(cap, 0.0))
-    return _banded(answered, inside, edges, cap=cap, seed=seed, resamples=resamples)
+    return _banded(answered, inside, edges, cap=cap)
 
 
-def _banded(
-    answered: Answered, by: FloatArray, edges: Sequence[float], *, cap: float, seed: int, resamples: int
-) -> list[Band]:
+def _banded(answered: Answered, by: FloatArray, edges: Sequence[float], *, cap: float) -> list[Band]:
     found: list[Band] = []
     for low, high in pairwise(edges):
         part = answered.take((by >= low) & (by < high))
         if len(part.truth):
-            of_band = figures(part, cap=cap, seed=seed, resamples=resamples)
-            found.append(Band(low, high, len(part.truth), len(np.unique(part.unit)), of_band))
+            units = len(np.unique(part.unit))
+            found.append(Band(low, high, len(part.truth), units, figures(part, cap=cap)))
     return found
 
 
@@ -245,13 +237,7 @@ def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int) -> 
 
 
 def brier_figures(
-    probability: FloatArray,
-    truth: FloatArray,
-    unit: NDArray[np.str_],
-    *,
-    horizons: Sequence[int],
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+    probability: FloatArray, truth: FloatArray, unit: NDArray[np.str_], *, horizons: Sequence[int]
 ) -> dict[int, Figure]:
     """Compute the Brier score of each horizon from [W, K], [W] and unit [W]: 0 is perfect.
 
@@ -260,7 +246,7 @@ def brier_figures(
     """
     square = np.square(probability - (truth[:, None] <= np.array(horizons)))
     of_rows = {str(horizon): mean_of(square[:, k]) for k, horizon in enumerate(horizons)}
-    found = bootstrapped(of_rows, unit, seed=seed, resamples=resamples)
+    found = bootstrapped(of_rows, unit)
     return {horizon: found[str(horizon)] for horizon in horizons}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import FloatArray, WindowSet
-from model.evaluation import RESAMPLES, Figure, bootstrapped, mean_of, ratio_of
+from model.evaluation import Figure, bootstrapped, mean_of, ratio_of
 from model.faithfulness import Ask, long_enough
 from model.regimes import Regimes
 from model.simulation import ReferenceStatistics
@@ -96,7 +96,7 @@ def join_sensitivity(parts: Sequence[Sensitivity]) -> Sensitivity:
     return Sensitivity(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def sensitivity_figures(found: Sensitivity, *, resamples: int = RESAMPLES) -> dict[str, Figure]:
+def sensitivity_figures(found: Sensitivity) -> dict[str, Figure]:
     """Compute figures over windows, with bootstrap intervals over units.
 
     `anomaly`: evidence of cycles with a sudden wear, over that without. `lag_attention` and `lag_heads`:
@@ -109,7 +109,7 @@ def sensitivity_figures(found: Sensitivity, *, resamples: int = RESAMPLES) -> di
         "lag_heads": ratio_of(by_lag[:, 1], found.about_mean[:, 1]),
         "moved": mean_of(found.moved),
     }
-    return bootstrapped(of_rows, found.unit, resamples=resamples)
+    return bootstrapped(of_rows, found.unit)
 
 
 def _moved(ask: Ask, windows: WindowSet) -> FloatArray:

@@ -263,7 +263,7 @@ def uneven(*, units, seed):
 
 def coverage_by_answer(read, windows):
     answered = held_out_coverage(read, windows, cap=CAP, coverage=0.9)
-    return [band.figures["coverage"].value for band in by_answer(answered, cap=CAP, resamples=2)]
+    return [band.figures["coverage"].value for band in by_answer(answered, cap=CAP)]
 
 
 def test_a_scale_that_errors_outgrow_in_one_band_is_corrected_there():

@@ -135,7 +135,7 @@ def test_a_unit_of_one_cycle_has_no_prediction_to_judge():
 
 
 def test_a_unit_without_predictions_does_not_spoil_the_figures_of_the_others():
-    found = prognostic_figures([PERFECT, life([0.0])], cap=CAP, resamples=50)
+    found = prognostic_figures([PERFECT, life([0.0])], cap=CAP)
 
     assert found["within_alpha"].value == 1.0
     assert found["within_alpha"].low == 1.0
@@ -187,7 +187,7 @@ def test_smaller_errors_of_the_same_shape_are_never_judged_worse(error, part):
 
 
 def test_bands_are_equal_below_the_cap_with_one_at_and_above_it():
-    bands = by_rul(answered([0, 1.9, 2, 9.9, 10, 300], [0] * 6), cap=CAP, resamples=10)
+    bands = by_rul(answered([0, 1.9, 2, 9.9, 10, 300], [0] * 6), cap=CAP)
 
     assert [(band.low, band.high, band.windows) for band in bands] == [
         (0.0, 2.0, 2),
@@ -217,18 +217,18 @@ def test_truth_beyond_the_cap_counts_as_the_cap():
 
 
 def test_bands_of_answers_are_equal_and_the_last_one_holds_the_cap():
-    bands = by_answer(answered([1, 5, 9, 9], [0, 3.9, 4, 10]), cap=CAP + 2, resamples=10)
+    bands = by_answer(answered([1, 5, 9, 9], [0, 3.9, 4, 10]), cap=CAP + 2)
 
     assert [(band.low, band.high, band.windows) for band in bands] == [
         (0.0, 4.0, 2),
         (4.0, 8.0, 1),
         (8.0, 12.0, 1),
     ]
-    assert by_answer(answered([12], [12]), cap=12.0, resamples=10)[0].high == 12.0
+    assert by_answer(answered([12], [12]), cap=12.0)[0].high == 12.0
 
 
 def test_a_band_of_answers_shows_coverage_that_the_mean_hides():
-    found = by_answer(answered([1, 1, 9, 9], [1, 1, 6, 6]), cap=CAP, resamples=10)
+    found = by_answer(answered([1, 1, 9, 9], [1, 1, 6, 6]), cap=CAP)
 
     assert [band.figures["coverage"].value for band in found] == [1.0, 0.0]
 

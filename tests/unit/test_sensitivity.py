@@ -58,7 +58,7 @@ def by_lag(readings, lengths, last_cycle):
 
 
 def figures_of(ask, windows):
-    found = sensitivity_figures(measure_sensitivity(ask, windows, windows.readings + 4.0), resamples=20)
+    found = sensitivity_figures(measure_sensitivity(ask, windows, windows.readings + 4.0))
     return {name: figure.value for name, figure in found.items()}
 
 
