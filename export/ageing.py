@@ -144,14 +144,9 @@ class Ageing:
         band = np.searchsorted(edges, cycles, side="right")
         bands = (band == np.arange(len(edges) + 1)[:, None]) * weight
         bands[bands.sum(axis=1) == 0] = weight  # no unit was ever there
-        z, spread = (
-            np.stack(
-                [np.interp(cycles, manifest.degradation.rul, column) for column in np.array(rows).T], axis=1
-            )
-            for rows in (manifest.degradation.z, manifest.degradation.spread)
-        )
-        noise = np.array(manifest.degradation.noise)
-        return cls(weight, bands / bands.sum(axis=1, keepdims=True), z, spread, noise)
+        aged = manifest.degradation
+        z, spread = aged.along(aged.z, cycles), aged.along(aged.spread, cycles)
+        return cls(weight, bands / bands.sum(axis=1, keepdims=True), z, spread, np.array(aged.noise))
 
     @property
     def alike(self) -> _Array:

@@ -77,6 +77,5 @@ def average_life(manifest: Manifest, rul: FloatArray) -> FloatArray:
     """
     regime = max(manifest.regimes, key=lambda each: each.share)
     at = rul[:, None] + np.arange(manifest.context - 1, -1, -1)
-    profile = np.array(manifest.degradation.z).T
-    z = np.stack([np.interp(at, manifest.degradation.rul, column) for column in profile], axis=2)
+    z = manifest.degradation.along(manifest.degradation.z, at)
     return (np.array(regime.mean) + np.array(regime.standard_deviation) * z).astype(np.float32)

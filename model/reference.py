@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
-from model.domain import IntArray, InvalidData, Role, Schema, Trajectory, cycles_left
+from model.domain import FloatArray, IntArray, InvalidData, Role, Schema, Trajectory, cycles_left
 from model.regimes import find_regimes
 
 LOW_QUANTILE: Final = 0.001
@@ -102,6 +102,11 @@ class Degradation(Frozen):
     regime_persistence: float = Field(
         ge=0, le=1, description="chance that the next cycle is in the same regime"
     )
+
+    def along(self, profile: list[list[float]], rul: FloatArray | IntArray) -> _Array:
+        """Interpolate `z`, `spread` or a unit's `z` at these RULs, [...] -> [..., F]; constant beyond the ends."""
+        at = self.rul[: len(profile)]
+        return np.stack([np.interp(rul, at, column) for column in np.array(profile).T], axis=-1)
 
 
 @dataclass(frozen=True, slots=True)

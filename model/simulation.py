@@ -77,7 +77,7 @@ def _unit(
     made = min(life, MOST_CYCLES)
     rul = np.arange(made - 1, -1, -1, dtype=np.float64)
     like = aging.units[int(quantile * len(aging.units))]  # they are in order of their lives
-    z = _along(like.z, aging.rul[: len(like.z)], rul * like.life / life)  # [N, F]
+    z = aging.along(like.z, rul * like.life / life)  # [N, F]
     noise = rng.normal(size=z.shape) * np.asarray(aging.noise)
     settings = list(schema.indices("setting"))
     z[:, settings] += noise[:, settings]
@@ -88,11 +88,6 @@ def _unit(
     noise[:, settings] = 0.0
     readings = _in_range(mean + deviation * z, reference.columns) + deviation * noise
     return Trajectory(name, life - rul.astype(np.int64), readings.astype(np.float32), failed=True)
-
-
-def _along(profile: Sequence[Sequence[float]], rul: Sequence[float], at: _Array) -> _Array:
-    """Interpolate a profile [R][F] at other RULs, [N] -> [N, F]; constant beyond its ends."""
-    return np.stack([np.interp(at, rul, column) for column in np.asarray(profile).T], axis=1)
 
 
 def _regimes(reference: ReferenceStatistics, life: int, rng: np.random.Generator) -> IntArray:
