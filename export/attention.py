@@ -19,7 +19,7 @@ import numpy as np
 
 from export.bundle import Manifest
 from export.evaluation_windows import spread_windows
-from export.occlusion import Typical, regimes_of
+from export.occlusion import regimes_of
 from export.session import Session
 from model.domain import (
     MEAN_HEAD,
@@ -33,16 +33,8 @@ from model.domain import (
     effective_cycles,
     heads_by_name,
 )
-from model.faithfulness import (
-    DRAWS,
-    SHARES,
-    Ask,
-    Faithfulness,
-    Reply,
-    Watch,
-    measure_faithfulness,
-)
-from model.sensitivity import Sensitivity, measure_sensitivity, wear_direction, worn_readings
+from model.faithfulness import Ask, Faithfulness, Reply
+from model.sensitivity import Sensitivity, measure_sensitivity, worn_readings
 
 MUCH: Final = 3.0
 """A cycle with more weight than this, in equal shares, is looked at."""
@@ -228,29 +220,8 @@ def asked(session: Session, manifest: Manifest) -> Ask:
 def bundle_sensitivity(session: Session, manifest: Manifest, windows: WindowSet) -> Sensitivity:
     """Measure how evidence follows a sudden wear, lag and the next cycle."""
     settings = manifest.schema_of_columns.indices("setting")
-    worn = worn_readings(
-        windows.readings,
-        regimes_of(manifest),
-        settings=settings,
-        deviation=np.array([regime.standard_deviation for regime in manifest.regimes]),
-        by=wear_direction(manifest, settings),
-    )
+    worn = worn_readings(windows.readings, regimes_of(manifest), manifest, settings=settings)
     return measure_sensitivity(asked(session, manifest), windows, worn)
-
-
-def bundle_faithfulness(
-    session: Session,
-    manifest: Manifest,
-    windows: WindowSet,
-    *,
-    shares: tuple[float, ...] = SHARES,
-    draws: int = DRAWS,
-    seed: int = 0,
-    watch: Watch | None = None,
-) -> Faithfulness:
-    """Measure how far the RUL moves when cycles take the training mean of their regime."""
-    typical, ask = Typical(manifest).of(windows.readings), asked(session, manifest)
-    return measure_faithfulness(ask, windows, typical, shares=shares, draws=draws, seed=seed, watch=watch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,16 +16,25 @@ from rich.table import Table
 from export.bundle import BundleFolder, Manifest, find_bundle
 from export.card import meanings
 from export.evaluation_windows import matching_fleet, spread_windows
+from export.occlusion import Typical
 from export.pictures import require_matplotlib
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
+from model.faithfulness import (
+    CHOICES,
+    Faithfulness,
+    faithfulness_figures,
+    fewest_cycles,
+    long_enough,
+    measure_faithfulness,
+)
 from model.fleet import fleet_of_schema
 from model.screen import number_table, save_picture, say, stacked, tell
+from model.sensitivity import sensitivity_figures
 
 if TYPE_CHECKING:
     from export.attention import HeadReport
     from export.session import Session
     from model.evaluation import Figure
-    from model.faithfulness import Faithfulness
 
 HELP = """
 Show where a bundle's attention lies, for each head, and whether its answers depend on it.
@@ -83,7 +92,6 @@ def attention(
 ) -> None:
     """Show a bundle's attention; see HELP."""
     from export.attention import head_redundancy, report_heads  # noqa: PLC0415 with ONNX Runtime
-    from model.faithfulness import fewest_cycles, long_enough  # noqa: PLC0415
 
     if out is not None:
         require_matplotlib()
@@ -137,14 +145,7 @@ def _measure(
     seed: int,
 ) -> None:
     """Print figures of the evidence, or of the attention without it."""
-    from export.attention import (  # noqa: PLC0415
-        bundle_faithfulness,
-        bundle_sensitivity,
-        end_weights,
-        sentences,
-    )
-    from model.faithfulness import faithfulness_figures  # noqa: PLC0415
-    from model.sensitivity import sensitivity_figures  # noqa: PLC0415
+    from export.attention import asked, bundle_sensitivity, end_weights, sentences  # noqa: PLC0415
 
     console, figures = Console(), sensitivity_figures(bundle_sensitivity(session, manifest, windows))
     if hide:
@@ -154,7 +155,8 @@ def _measure(
             def watch(done: int, total: int) -> None:
                 progress.update(task, completed=done, total=total)
 
-            found = bundle_faithfulness(session, manifest, windows, seed=seed, watch=watch)
+            ask, typical = asked(session, manifest), Typical(manifest).of(windows.readings)
+            found = measure_faithfulness(ask, windows, typical, seed=seed, watch=watch)
         hidden = faithfulness_figures(found)
         console.print(faithfulness_table(manifest, found, hidden))
         figures |= hidden
@@ -239,8 +241,6 @@ def redundant_pairs(apart: FloatArray) -> str:
 
 def faithfulness_table(manifest: Manifest, found: Faithfulness, figures: Mapping[str, Figure]) -> Table:
     """Tabulate how far the RUL moves when cycles are hidden, and when all others are."""
-    from model.faithfulness import CHOICES  # noqa: PLC0415
-
     several = len(set(found.unit.tolist())) > 1
     title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.unit)} windows"
     if several:

@@ -12,7 +12,7 @@ import numpy as np
 
 from export.bundle import Manifest
 from export.occlusion import regimes_of
-from model.domain import FloatArray, IntArray
+from model.domain import FloatArray
 from model.reference import Degradation
 
 DEVIATIONS: Final = 2.0
@@ -43,12 +43,11 @@ class HealthyRange:
         between = (lower.astype(np.float64) + upper) / 2
         self._table: Final = np.stack([lower, between.astype(np.float32), upper])  # [3, R, F]
         self._regimes: Final = regimes_of(manifest)
-        self._settings: Final = list(manifest.schema_of_columns.indices("setting"))
+        self._settings: Final = manifest.schema_of_columns.indices("setting")
 
     def of(self, readings: FloatArray) -> Range:
         """Return the range of each cycle's regime, [T, F] -> [T, F]; missing readings have one too."""
-        regime: IntArray = self._regimes.of(readings[:, self._settings])
-        return Range(*self._table[:, regime])
+        return Range(*self._table[:, self._regimes.of_readings(readings, self._settings)])
 
 
 def healthy_z(degradation: Degradation, *, cap: float) -> tuple[FloatArray, FloatArray]:

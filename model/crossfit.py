@@ -48,7 +48,6 @@ from model.sensitivity import (
     join_sensitivity,
     measure_sensitivity,
     sensitivity_figures,
-    wear_direction,
     worn_readings,
 )
 
@@ -214,14 +213,12 @@ def _explained(fold: Fold, windows: WindowSet) -> tuple[Faithfulness, Sensitivit
         read = read_windows(net, WindowSet(readings, lengths, last_cycle, last_cycle, unit))
         return Reply(read.unclipped, read.ranking, read.attention, read.head_attention, read.of_sensors)
 
-    centre, mean, deviation = (
-        np.array([getattr(regime, name) for regime in reference.regimes])
-        for name in ("centre", "mean", "standard_deviation")
+    centre, mean = (
+        np.array([getattr(regime, name) for regime in reference.regimes]) for name in ("centre", "mean")
     )
     regimes = Regimes(centre, np.array(reference.setting_scale))
     typical = typical_readings(windows.readings, regimes, settings=settings, mean=mean)
-    direction = wear_direction(reference, settings)
-    worn = worn_readings(windows.readings, regimes, settings=settings, deviation=deviation, by=direction)
+    worn = worn_readings(windows.readings, regimes, reference, settings=settings)
     return (
         measure_faithfulness(ask, windows, typical, shares=(HIDDEN_SHARE,)),
         measure_sensitivity(ask, windows, worn),

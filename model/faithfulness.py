@@ -90,9 +90,7 @@ def typical_readings(
     [W, T, F] and [R, F] -> float32 [W, T, F]. Settings take the mean too, so the regime stays. Missing
     readings stay missing: a hidden cycle must not tell more than it did.
     """
-    where = readings[..., list(settings)]
-    regime = regimes.of(where.reshape(math.prod(readings.shape[:2]), len(settings)))
-    typical = mean[regime].reshape(readings.shape).astype(np.float32)
+    typical = mean[regimes.of_readings(readings, settings)].astype(np.float32)
     return np.where(np.isnan(readings), np.float32(np.nan), typical)
 
 

@@ -7,6 +7,7 @@ The result is deterministic. This module must not know scaling, networks or file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -50,6 +51,11 @@ class Regimes:
             difference = (settings[:, s, None].astype(np.float64) - self.centre[:, s]) / scale
             square += np.where(np.isnan(difference), 0.0, difference**2)
         return square.argmin(axis=1).astype(np.int64)
+
+    def of_readings(self, readings: FloatArray, settings: Sequence[int]) -> IntArray:
+        """Find the regime of each cycle, [..., F] -> int64 [...]; `settings` are indices of columns."""
+        where = readings[..., list(settings)].reshape(math.prod(readings.shape[:-1]), len(settings))
+        return self.of(where).reshape(readings.shape[:-1])
 
     def __len__(self) -> int:
         return len(self.centre)

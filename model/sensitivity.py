@@ -7,7 +7,6 @@ jump. This module must not know torch, ONNX or files.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
@@ -50,20 +49,15 @@ def wear_direction(reference: ReferenceStatistics, settings: Sequence[int]) -> F
 
 
 def worn_readings(
-    readings: FloatArray,
-    regimes: Regimes,
-    *,
-    settings: tuple[int, ...],
-    deviation: FloatArray,
-    by: FloatArray,
+    readings: FloatArray, regimes: Regimes, reference: ReferenceStatistics, *, settings: Sequence[int]
 ) -> FloatArray:
-    """Move each sensor by `WEAR` deviations [R, F] of its regime, in the directions `by` [F].
+    """Move each sensor towards failure by `WEAR` deviations of its regime.
 
     [W, T, F] -> float32 [W, T, F].
     """
-    where = readings[..., list(settings)]
-    regime = regimes.of(where.reshape(math.prod(readings.shape[:2]), len(settings)))
-    return (readings + WEAR * by * deviation[regime].reshape(readings.shape)).astype(np.float32)
+    deviation = np.array([regime.standard_deviation for regime in reference.regimes])  # [R, F]
+    moved = WEAR * wear_direction(reference, settings) * deviation[regimes.of_readings(readings, settings)]
+    return (readings + moved).astype(np.float32)
 
 
 def measure_sensitivity(ask: Ask, windows: WindowSet, worn: FloatArray) -> Sensitivity:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from export.attention import (
-    bundle_faithfulness,
+    asked,
     bundle_sensitivity,
     head_redundancy,
     heads_of,
@@ -13,7 +13,7 @@ from export.attention import (
 from export.bundle import EntropyReference
 from export.card import model_card
 from export.evaluation_windows import spread_windows
-from export.occlusion import regimes_of
+from export.occlusion import Typical, regimes_of
 from export.session import open_bundle
 from model.calibration import read_windows
 from model.checkpoint import Checkpoint
@@ -306,7 +306,8 @@ def test_a_bundles_answer_moves_when_all_that_it_reads_becomes_typical(tiny_bund
     units = pumps(units=6, seed=5)
     windows = spread_windows(units, manifest, per_unit=4)
 
-    found = bundle_faithfulness(session, manifest, windows, draws=2)
+    typical = Typical(manifest).of(windows.readings)
+    found = measure_faithfulness(asked(session, manifest), windows, typical, draws=2)
 
     assert set(found.unit) == {unit.unit for unit in units}
     assert all(np.isfinite(moves).all() for moves in found.hidden.values())
@@ -326,7 +327,8 @@ def test_a_network_is_measured_as_its_graph_is(tiny_bundles):
         [Fold(net, windows, read_windows(net, windows), fit_reference(units, FLEET.schema))]
     )
 
-    found = faithfulness_figures(bundle_faithfulness(session, manifest, windows, shares=(0.2,)))
+    ask, typical = asked(session, manifest), Typical(manifest).of(windows.readings)
+    found = faithfulness_figures(measure_faithfulness(ask, windows, typical, shares=(0.2,)))
     found |= sensitivity_figures(bundle_sensitivity(session, manifest, windows))
     assert set(found) - set(measured) == {"sensors"}  # this network has no contributions of sensors
     for name, figure in measured.items():

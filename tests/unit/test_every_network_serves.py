@@ -7,10 +7,12 @@ import pytest
 from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 
-from export.attention import bundle_faithfulness
+from export.attention import asked
 from export.golden import Golden
+from export.occlusion import Typical
 from export.probes import simulated_windows
 from export.session import open_bundle
+from model.faithfulness import measure_faithfulness
 from service.choices import ProviderChoice
 from service.core.batcher import MicroBatcher
 from service.core.explanations import SUPPORTED_AGREEMENT
@@ -117,7 +119,8 @@ async def test_trust_is_the_agreement_that_rul_attention_measures(tiny_bundles, 
 
     predictions = await predicted(runtime, registry, executor, given, Explain.FULL)
 
-    agreement = bundle_faithfulness(session, manifest, windows, shares=(0.2,), draws=1).agreement
+    ask, typical = asked(session, manifest), Typical(manifest).of(windows.readings)
+    agreement = measure_faithfulness(ask, windows, typical, shares=(0.2,), draws=1).agreement
     clear = np.abs(agreement - SUPPORTED_AGREEMENT) > 0.01
     supported = np.array([prediction.trust is Trust.SUPPORTED for prediction in predictions])
     assert (supported == (agreement >= SUPPORTED_AGREEMENT))[clear].all()

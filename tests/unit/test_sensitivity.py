@@ -1,5 +1,7 @@
 """Figures of evidence beyond hiding shares of cycles: agreement, leak, anomaly, lag, the next cycle."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -111,10 +113,12 @@ def test_parts_are_joined_in_order(windows):
 def test_wear_moves_sensors_towards_failure_by_deviations_of_their_regime():
     regimes = Regimes(np.array([[0.0], [10.0]]), np.ones(1))
     readings = np.array([[[0.1, 1.0], [10.1, 1.0]]])
-
-    worn = worn_readings(
-        readings, regimes, settings=(0,), deviation=np.array([[9.0, 0.5], [9.0, 2.0]]), by=np.array([0, -1.0])
+    reference = SimpleNamespace(
+        regimes=[SimpleNamespace(standard_deviation=each) for each in ([9.0, 0.5], [9.0, 2.0])],
+        degradation=SimpleNamespace(z=[[3.0, -2.0], [0.0, 0.0]]),
     )
+
+    worn = worn_readings(readings, regimes, reference, settings=(0,))
 
     np.testing.assert_allclose(worn, [[[0.1, -1.0], [10.1, -7.0]]], rtol=1e-6)
 
