@@ -8,7 +8,7 @@ training.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from model.calibration import (
     with_short_histories,
 )
 from model.dataset import Split, answerable, held_out_windows, join_windows, windows_ending_at
-from model.domain import FloatArray, IntArray, Trajectory, WindowSet
+from model.domain import FloatArray, IntArray, Trajectory, WindowSet, concatenated
 from model.evaluation import Answered, Figure
 from model.faithfulness import (
     Faithfulness,
@@ -45,7 +45,6 @@ from model.reference import Reference
 from model.regimes import Regimes
 from model.sensitivity import (
     Sensitivity,
-    join_sensitivity,
     measure_sensitivity,
     sensitivity_figures,
     worn_readings,
@@ -81,13 +80,7 @@ def held_out_fold(net: RulNetwork, split: Split, reference: Reference) -> Fold:
 
 def joined(folds: Sequence[Fold]) -> tuple[Read, WindowSet]:
     """Join the held-out windows of all folds and their answers."""
-
-    def of_all(name: str) -> FloatArray | None:
-        values = [getattr(fold.read, name) for fold in folds]
-        return None if values[0] is None else np.concatenate(values)
-
-    read = Read(**{column.name: of_all(column.name) for column in fields(Read)})  # pyright: ignore[reportArgumentType]
-    return read, join_windows([fold.windows for fold in folds])
+    return concatenated([fold.read for fold in folds]), join_windows([fold.windows for fold in folds])
 
 
 def scaled_by_rul(folds: Sequence[Fold]) -> tuple[list[Fold], FloatArray]:
@@ -201,7 +194,7 @@ def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:
     if not parts:
         return {}
     hiding, changing = zip(*parts, strict=True)
-    found = faithfulness_figures(join_faithfulness(hiding)) | sensitivity_figures(join_sensitivity(changing))
+    found = faithfulness_figures(join_faithfulness(hiding)) | sensitivity_figures(concatenated(changing))
     return {name: figure for name, figure in found.items() if np.isfinite(astuple(figure)).all()}
 
 

@@ -9,7 +9,7 @@ must not know torch, files or scaling.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from model.domain import (
     InvalidData,
     Trajectory,
     WindowSet,
+    concatenated,
     cycles_left,
     cycles_until,
 )
@@ -121,8 +122,7 @@ def join_windows(sets: Sequence[WindowSet]) -> WindowSet:
     shapes = sorted({windows.readings.shape[1:] for windows in sets})
     if len(shapes) != 1:
         raise InvalidData(f"windows to join must share one shape [T, F], got {shapes}")
-    names = [field.name for field in fields(WindowSet)]
-    return WindowSet(*(np.concatenate([getattr(windows, name) for windows in sets]) for name in names))
+    return concatenated(sets)
 
 
 def truncated_windows(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.integer[Any]]
 BoolArray = NDArray[np.bool_]
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
 
 Role = Literal["setting", "sensor"]
 
@@ -175,6 +180,14 @@ class WindowSet:
     def take(self, which: IntArray | BoolArray) -> WindowSet:
         """Select windows by indices or by a mask."""
         return WindowSet(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+def concatenated(parts: Sequence[Record]) -> Record:
+    """Join dataclasses of arrays field by field, in order; a field is None where it is None in the first."""
+    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])}
+    return type(parts[0])(
+        **{name: None if each[0] is None else np.concatenate(each) for name, each in columns.items()}
+    )
 
 
 def cycles_left(trajectory: Trajectory) -> IntArray:

@@ -5,7 +5,7 @@ Truth and answers are both capped, as they are reported. This module must not kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
@@ -48,12 +48,6 @@ class Answered:
     def take(self, which: IntArray | BoolArray) -> Answered:
         """Select windows by indices or by a mask."""
         return Answered(*(getattr(self, field.name)[which] for field in fields(self)))
-
-
-def join_answers(parts: Sequence[Answered]) -> Answered:
-    """Join all windows of all parts, in order."""
-    names = [field.name for field in fields(Answered)]
-    return Answered(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from model.calibration import read_windows
 from model.cluster import Cluster, mapped
 from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, scaled_by_rul
 from model.dataset import Split, failed_units, held_out_windows, split_fold
-from model.domain import RulError, Trajectory, WindowSet
-from model.evaluation import Answered, Figure, figures, join_answers, rmse_difference
+from model.domain import RulError, Trajectory, WindowSet, concatenated
+from model.evaluation import Answered, Figure, figures, rmse_difference
 from model.flagship import Flagship
 from model.fleet import Fleet
 from model.layers import Standardise
@@ -215,7 +215,7 @@ def _found(done: Sequence[HeldOut], cap: float, *, attention: bool, heads: bool)
     microseconds, seconds = done[0].microseconds, sum(each.seconds for each in done)
     behind = [each.answered for each in done if isinstance(each.answered, Fold)]
     if not behind:
-        answered = join_answers([each.answered for each in done if isinstance(each.answered, Answered)])
+        answered = concatenated([each.answered for each in done if isinstance(each.answered, Answered)])
         known = figures(answered, cap=cap)
         points = {name: figure for name, figure in known.items() if name not in ("coverage", "width")}
         return Found(answered, points, {}, microseconds, seconds)
@@ -304,4 +304,4 @@ def _answered(folds: Sequence[Fold], nets: Sequence[RulNetwork]) -> Answered:
     for fold, net in zip(folds, nets, strict=True):
         rul = np.clip(read_windows(net, fold.windows).unclipped, 0.0, net.config.cap)
         parts.append(Answered(fold.windows.rul, rul, rul, rul, fold.windows.unit))
-    return join_answers(parts)
+    return concatenated(parts)

@@ -22,8 +22,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from model.domain import BoolArray, FloatArray, IntArray, InvalidData
-from model.evaluation import Answered, Figure, bootstrapped, figures, join_answers, mean_of
+from model.domain import BoolArray, FloatArray, IntArray, InvalidData, concatenated
+from model.evaluation import Answered, Figure, bootstrapped, figures, mean_of
 
 ALPHA: Final = 0.2
 """Allowed error, as a part of r*."""
@@ -59,7 +59,7 @@ class Life:
 
 def join_lives(lives: Sequence[Life]) -> Answered:
     """Return every cycle of every life as a window of its unit, in order."""
-    return join_answers(
+    return concatenated(
         [
             Answered(life.truth, life.rul, life.lower, life.upper, np.full(len(life.truth), life.unit))
             for life in lives

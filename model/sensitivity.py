@@ -8,7 +8,7 @@ jump. This module must not know torch, ONNX or files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -82,12 +82,6 @@ def measure_sensitivity(ask: Ask, windows: WindowSet, worn: FloatArray) -> Sensi
         about_mean=np.stack([about_mean for _, about_mean in squares], axis=1),
         unit=windows.unit,
     )
-
-
-def join_sensitivity(parts: Sequence[Sensitivity]) -> Sensitivity:
-    """Join the windows of all parts."""
-    names = [field.name for field in fields(Sensitivity)]
-    return Sensitivity(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def sensitivity_figures(found: Sensitivity) -> dict[str, Figure]:

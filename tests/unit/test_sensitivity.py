@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from model.domain import WindowSet
+from model.domain import WindowSet, concatenated
 from model.faithfulness import (
     Reply,
     agreement_beyond_place,
@@ -17,7 +17,6 @@ from model.faithfulness import (
 from model.reference import fit_reference
 from model.regimes import Regimes
 from model.sensitivity import (
-    join_sensitivity,
     measure_sensitivity,
     sensitivity_figures,
     wear_direction,
@@ -104,7 +103,7 @@ def test_parts_are_joined_in_order(windows):
     one = measure_sensitivity(by_readings, windows.take(np.arange(2)), windows.readings[:2])
     other = measure_sensitivity(by_lag, windows.take(np.arange(2, 6)), windows.readings[2:])
 
-    found = join_sensitivity([one, other])
+    found = concatenated([one, other])
 
     assert found.unit.tolist() == UNITS.tolist()
     np.testing.assert_array_equal(found.before, np.concatenate([one.before, other.before]))
