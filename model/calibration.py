@@ -26,6 +26,7 @@ from model.domain import (
     tail_scale,
 )
 from model.evaluation import Answered
+from model.layers import set_buffer
 from model.network import PROBABILITIES, Estimate, RulNetwork
 
 AT_ONCE: Final = 512
@@ -231,8 +232,8 @@ def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
     quantile = with_tail(quantile, float(bounds[0]), coverage=config.coverage)
     # Keep the table strictly rising, so it has an inverse.
     step = 1e-3 * np.arange(len(quantile))
-    _fill(net.distribution.get_buffer("quantile"), quantile + step - step.mean())
-    _fill(net.distribution.get_buffer("interval"), bounds)
+    set_buffer(net.distribution, "quantile", quantile + step - step.mean())
+    set_buffer(net.distribution, "interval", bounds)
 
 
 def with_tail(quantile: FloatArray, lower: float, *, coverage: float) -> FloatArray:
@@ -303,8 +304,3 @@ def _entropy_ratios(net: RulNetwork, windows: WindowSet) -> dict[str, FloatArray
     read = read_windows(net, windows)
     heads = heads_by_name(read.attention, read.head_attention)
     return {head: attention_entropy_ratio(weights, windows.lengths) for head, weights in heads.items()}
-
-
-def _fill(buffer: Tensor, values: FloatArray) -> None:
-    with torch.no_grad():
-        buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype))

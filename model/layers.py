@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from model.reference import Reference
@@ -26,6 +27,12 @@ RECENT_CYCLES: Final = 10
 AGE_MIDDLE: Final = 0.8
 AGE_SPREAD: Final = 1 / 6
 """Middle and spread of log age over log oldest age: scaled like a z-score, as small inputs learn slowly."""
+
+
+def set_buffer(module: nn.Module, name: str, values: ArrayLike) -> None:
+    """Copy fitted values into a buffer, in its type."""
+    buffer = module.get_buffer(name)
+    buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype).reshape(buffer.shape))
 
 
 def valid_cycles(lengths: Tensor, like: Tensor) -> Tensor:
@@ -64,16 +71,9 @@ class Standardise(nn.Module):
 
     def fit(self, reference: Reference) -> None:
         """Copy the statistics of the training readings."""
-        columns = {
-            "centre": [regime.centre for regime in reference.regimes],
-            "mean": [regime.mean for regime in reference.regimes],
-            "standard_deviation": [regime.standard_deviation for regime in reference.regimes],
-            "setting_scale": reference.setting_scale,
-        }
-        with torch.no_grad():
-            for buffer, values in columns.items():
-                target = self.get_buffer(buffer)
-                target.copy_(torch.tensor(values, dtype=torch.float32).reshape(target.shape))
+        for name in ("centre", "mean", "standard_deviation"):
+            set_buffer(self, name, [getattr(regime, name) for regime in reference.regimes])
+        set_buffer(self, "setting_scale", reference.setting_scale)
 
     def forward(self, readings: Tensor, lengths: Tensor) -> Scaled:
         """Scale raw readings [B, T, F] with lengths [B]."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from model.domain import FloatArray, IntArray
-from model.layers import features_of_change
+from model.layers import features_of_change, set_buffer
 
 QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.3
@@ -99,9 +99,9 @@ class Novelty(nn.Module):
         usual = steps.sum(0) / total
         square = np.square(steps - usual * pairs) / np.maximum(pairs, 1.0)
         spread = np.sqrt(square.sum(0) / np.maximum((pairs > 0).sum(0), 1))
-        self._set("usual_step", usual)
-        self._set("step_spread", np.where(spread > 1e-6, spread, 1.0))
-        self._set("usual_repeats", repeats.sum(0) / total)
+        set_buffer(self, "usual_step", usual)
+        set_buffer(self, "step_spread", np.where(spread > 1e-6, spread, 1.0))
+        set_buffer(self, "usual_repeats", repeats.sum(0) / total)
         self._fit_quantiles(statistics, lengths)
 
     def _fit_change(self, change: FloatArray, lengths: IntArray) -> None:
@@ -118,20 +118,15 @@ class Novelty(nn.Module):
         squares = np.stack([np.square(centred @ whiten).sum(1), np.square(centred @ alone).mean(1)], axis=1)
         spread, noise = np.linalg.lstsq(design, squares, rcond=None)[0]
         for name, values in (("mean", change.mean(0)), ("whiten", whiten), ("alone", alone)):
-            self._set(name, values)
-        self._set("spread", np.maximum(spread, 1e-3))
-        self._set("noise", np.maximum(noise, 0.0))
+            set_buffer(self, name, values)
+        set_buffer(self, "spread", np.maximum(spread, 1e-3))
+        set_buffer(self, "noise", np.maximum(noise, 0.0))
 
     def _fit_quantiles(self, statistics: FloatArray, lengths: IntArray) -> None:
         with torch.no_grad():
             distances = self.distances(torch.from_numpy(statistics), torch.from_numpy(lengths)).numpy()
         each = np.maximum(np.quantile(distances, QUANTILE, axis=0), 1e-3)
-        self._set("quantile", each * np.quantile((distances / each).max(1), QUANTILE))
-
-    def _set(self, name: str, values: FloatArray) -> None:
-        with torch.no_grad():
-            buffer = self.get_buffer(name)
-            buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype))
+        set_buffer(self, "quantile", each * np.quantile((distances / each).max(1), QUANTILE))
 
 
 def _axes(centred: FloatArray, shrinkage: float) -> tuple[FloatArray, FloatArray]:

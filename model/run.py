@@ -42,6 +42,7 @@ from model.dataset import Split, failed_units, held_out_windows, split_fold, tra
 from model.domain import FloatArray, Trajectory
 from model.evaluation import Figure, boosting_figures, figures
 from model.fleet import Fleet
+from model.layers import set_buffer
 from model.network import RulNetwork
 from model.networks import build_network, fleet_for, network_config
 from model.prognostics import THIRDS, by_answer
@@ -208,8 +209,7 @@ def prepare(
     net = build_network(network_config(fleet, network=network, regimes=regimes, units=units, options=options))
     net.standardise.fit(reference)
     scales = measure_columns(split.trained, net.standardise)
-    with torch.no_grad():
-        net.get_buffer("oldest").fill_(float(split.training.last_cycle.max()))
+    set_buffer(net, "oldest", float(split.training.last_cycle.max()))
     if (leading := fleet.failure_column) is not None:
         drawn = np.random.default_rng(config.seed).permutation(len(split.training))[:SCALED_WINDOWS]
         readings, lengths, _ = tensors(split.training.take(drawn))
@@ -228,7 +228,7 @@ def calibrate(
     fit_scale(net, with_short_histories(split.training), factors=factors)
     training = read_windows(net, split.training)
     with torch.no_grad():
-        net.get_buffer("baseline").copy_(net.reference_rul(torch.from_numpy(training.unclipped).double()))
+        set_buffer(net, "baseline", net.reference_rul(torch.from_numpy(training.unclipped).double()))
     net.novelty.fit(training.statistics, split.training.lengths)
     fit_distribution(net, *joined(folds))
     answered, cap = cross_fitted(folds), net.config.cap
