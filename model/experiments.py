@@ -23,17 +23,17 @@ from model.baselines import BASELINES
 from model.calibration import read_windows
 from model.cluster import Cluster, mapped
 from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, scaled_by_rul
-from model.dataset import Split, failed_units, held_out_windows, split_fold
+from model.dataset import Split, held_out_windows, split_fold
 from model.domain import RulError, Trajectory, WindowSet, concatenated
 from model.evaluation import Answered, Figure, figures, rmse_difference
 from model.flagship import Flagship
 from model.fleet import Fleet
 from model.layers import Standardise
 from model.network import RulNetwork
-from model.networks import NETWORKS, InvalidOption, fleet_for, network_class
+from model.networks import NETWORKS, InvalidOption, network_class
 from model.options import read_options
 from model.reference import fit_reference
-from model.run import prepare
+from model.run import Plan
 from model.selfattention import SelfAttention
 from model.training import TrainConfig
 
@@ -190,24 +190,21 @@ def _run_fold(
     wanted, fold = part
     row, started = wanted.row, time.monotonic()
     config = _config(row, config)
-    fleet = fleet if row.network is None else fleet_for(fleet, row.network)
-    split = split_fold(
-        trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
-    )
-    held_out = held_out_windows(split)
     if row.network is None:
+        split = split_fold(
+            trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
+        )
+        held_out = held_out_windows(split)
         answer = BASELINES[wanted.name](split.training, _standardise(split, fleet), fleet.cap)
         rul = answer(held_out)
         answered = Answered(held_out.rul, rul, rul, rul, held_out.unit)
     else:
-        units = len(failed_units(trajectories))
-        trainer, reference = prepare(
-            split, fleet, network=row.network, config=config, options=row.options, units=units
-        )
+        plan = Plan(trajectories, fleet, row.network, config, folds, row.options)
+        split, trainer, reference = plan.stage(fold)
         net = trainer.learn(lambda step, _loss, _check: watch(wanted, fold * config.steps + step))
         answered, answer = held_out_fold(net, split, reference), partial(read_windows, net)
     seconds = time.monotonic() - started
-    return HeldOut(answered, cost(answer, held_out), seconds)
+    return HeldOut(answered, cost(answer, held_out_windows(split)), seconds)
 
 
 def _found(done: Sequence[HeldOut], cap: float, *, attention: bool, heads: bool) -> Found:
