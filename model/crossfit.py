@@ -70,6 +70,11 @@ class Fold:
     reference: Reference  # Statistics of the training readings
     factors: FloatArray | None = None  # Factors of the scale by predicted RUL, as they are in `read`
 
+    def answers(self, windows: WindowSet) -> Read:
+        """Compute the uncalibrated answers to other windows, their scale corrected as in `read`."""
+        read = read_windows(self.net, windows)
+        return read if self.factors is None else rescaled(read, self.factors, cap=self.net.config.cap)
+
 
 def held_out_fold(net: RulNetwork, split: Split, reference: Reference) -> Fold:
     """Fit the scale of a trained network and predict its held-out units."""
@@ -133,9 +138,7 @@ def _cut_error(fold: Fold, cycles: int) -> FloatArray:
     if len(longer) == 0:
         return np.zeros(0, np.float32)
     cut = cut_windows(longer, np.full(len(longer), cycles))
-    read, cap = read_windows(fold.net, cut), fold.net.config.cap
-    read = read if fold.factors is None else rescaled(read, fold.factors, cap=cap)
-    return normalised_error(read, cut, cap=cap)
+    return normalised_error(fold.answers(cut), cut, cap=fold.net.config.cap)
 
 
 def held_out_lives(
@@ -168,9 +171,7 @@ def _life(fold: Fold, trajectory: Trajectory, every: int, most_missing: float) -
     windows = windows.take(np.flatnonzero(answerable(windows, most_missing)))
     if len(windows) == 0:
         return None
-    read = read_windows(fold.net, windows)
-    if fold.factors is not None:
-        read = rescaled(read, fold.factors, cap=config.cap)
+    read = fold.answers(windows)
     rul = np.clip(read.unclipped, 0.0, config.cap)
     with torch.no_grad():
         answers = fold.net.distribution(torch.from_numpy(rul), torch.from_numpy(read.scale))
