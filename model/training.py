@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from model.augmentation import Augmentation, ColumnScales
-from model.calibration import Read, read_windows, unit_weights
+from model.calibration import Read, read_windows, tensors, unit_weights
 from model.dataset import Split, join_windows
 from model.domain import IntArray, RulError, attention_entropy_ratio, capped_rul, heads_by_name
 from model.evaluation import root_mean_square_error
@@ -104,9 +104,7 @@ class Trainer:
         self._averaged = copy.deepcopy(net)
         self._gradient_norms: list[float] = []  # Since the last check
         self._normalise = AdaptiveNormaliser()
-        self._readings = torch.from_numpy(training.readings)
-        self._lengths = torch.from_numpy(training.lengths)
-        self._last_cycle = torch.from_numpy(training.last_cycle)
+        self._inputs = tensors(training)
         self._rul = torch.from_numpy(capped_rul(training.rul, cap=net.config.cap))
         share = unit_weights(training.unit) if config.units_alike else np.ones(len(training))
         self._censored = torch.arange(len(training)) >= len(split.training)
@@ -148,9 +146,8 @@ class Trainer:
         """Run one update on a random batch and return its RUL loss."""
         self.net.train()
         rows = self._draw()
-        readings, lengths, last_cycle = self._augment(
-            self._readings[rows], self._lengths[rows], self._last_cycle[rows], self.net.standardise
-        )
+        readings, lengths, last_cycle = (each[rows] for each in self._inputs)
+        readings, lengths, last_cycle = self._augment(readings, lengths, last_cycle, self.net.standardise)
         estimate = self.net.estimate(readings, lengths, last_cycle)
         losses = task_losses(
             estimate,
