@@ -38,13 +38,9 @@ def convert_bundle(folder: BundleFolder) -> Manifest:
         raise InvalidBundle(f"{folder.path}: bundle format {FORMAT} with {SUMS}: there is nothing to convert")
     manifest = _raised(found, folder)
     with tempfile.TemporaryDirectory(dir=folder.path, prefix=".convert-") as work:
-        made = BundleFolder(
-            Path(
-                shutil.copytree(
-                    folder.path, Path(work) / folder.path.name, ignore=shutil.ignore_patterns(".*")
-                )
-            )
-        )
+        copied = Path(work) / folder.path.name
+        shutil.copytree(folder.path, copied, ignore=shutil.ignore_patterns(".*"))
+        made = BundleFolder(copied)
         if found["format"] < FORMAT:
             graph = onnx.load(str(folder.model))
             added = manifest.to_metadata() | drift_reference(manifest).to_metadata()
