@@ -5,6 +5,7 @@ This module must not know how the graph was written.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -38,11 +39,7 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
     names = (*session.outputs, *([MAP] if session.has_map else ()))
     worst = {name: 0.0 for name in TOLERANCE if name in names}
     windows = probe_windows(manifest)
-    batches = [
-        np.arange(s, min(s + size, len(windows))) for size in BATCHES for s in range(0, len(windows), size)
-    ]
-    for rows in batches:
-        part = windows.take(rows)
+    for part in chain.from_iterable(windows.batches(size) for size in BATCHES):
         served = session.answer(part.readings, part.lengths, part.last_cycle)
         if session.has_map:
             served[MAP] = session.self_attention(part.readings, part.lengths, part.last_cycle)

@@ -40,8 +40,7 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
     """
     parts: list[FloatArray] = []
     with torch.no_grad():
-        for start in range(0, len(windows), AT_ONCE):
-            part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
+        for part in windows.batches(AT_ONCE):
             lengths = torch.from_numpy(part.lengths)
             z, _, valid = standardise(torch.from_numpy(part.readings), lengths)  # [B, T, F]
             there, count = valid.unsqueeze(-1), lengths.unsqueeze(-1).to(z.dtype)

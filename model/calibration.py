@@ -88,8 +88,7 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     evidence: list[Tensor] = []
     of_sensors: list[Tensor] = []
     with torch.no_grad():
-        for start in range(0, len(windows), AT_ONCE):
-            part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
+        for part in windows.batches(AT_ONCE):
             estimate = net.estimate(*tensors(part))
             if estimate.explanation is not None:
                 evidence.append(estimate.explanation.evidence)

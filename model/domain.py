@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -180,6 +180,11 @@ class WindowSet:
     def take(self, which: IntArray | BoolArray) -> WindowSet:
         """Select windows by indices or by a mask."""
         return WindowSet(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    def batches(self, size: int) -> Iterator[WindowSet]:
+        """Yield the windows in order, at most `size` at once."""
+        for start in range(0, len(self), size):
+            yield self.take(np.arange(start, min(start + size, len(self))))
 
 
 def concatenated(parts: Sequence[Record]) -> Record:
