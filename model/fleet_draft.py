@@ -7,14 +7,14 @@ few levels and no trend. The draft names what could not be guessed. This module 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from model.domain import FloatArray, IntArray, InvalidData, Role, printable
+from model.domain import Column, FloatArray, IntArray, InvalidData, Role, printable
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
@@ -41,16 +41,6 @@ TREND: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class DraftColumn:
-    """One guessed column."""
-
-    name: str
-    source: str
-    role: Role
-    unit: str
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """Everything guessed, and what could not be."""
 
@@ -58,7 +48,7 @@ class Draft:
     unit_column: str
     cycle_column: str | None
     units: int
-    columns: tuple[DraftColumn, ...]
+    columns: dict[str, Column]  # By source, settings first
     left_out: tuple[tuple[str, str], ...]  # Source and reason
     failure: FailureRule | None  # A bound near which most units end; None: no such column
     suggested: Suggested
@@ -93,20 +83,20 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
         raise InvalidData(
             f"{files[0]}: no column of numbers that change, got {', '.join(list(columns)[:40])}"
         )
-    numbers = {column.source: np.asarray(columns[column.source], dtype=np.float64) for column in kept}
+    numbers = {source: np.asarray(columns[source], dtype=np.float64) for source in kept}
     end = common_end({source: [values[own] for own in rows] for source, values in numbers.items()})
     return Draft(
         form=form,
         unit_column=unit_column,
         cycle_column=cycle_column,
         units=len(rows),
-        columns=tuple(sorted(kept, key=lambda column: column.role, reverse=True)),
+        columns=dict(sorted(kept.items(), key=lambda item: item[1].role, reverse=True)),
         left_out=(*left_out, *((name, "not in every file") for name in partial)),
         failure=None if end is None else end.rule,
         suggested=suggested,
         critical_below=nice(suggested.cap / 4),
         degrading_below=min(nice(0.8 * suggested.cap), suggested.cap),
-        unsure=_unsure(unit_column, cycle_column, files=len(files), columns=kept),
+        unsure=_unsure(unit_column, cycle_column, files=len(files), columns=kept.values()),
     )
 
 
@@ -163,16 +153,16 @@ def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
 
 def _chosen(
     columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray]
-) -> tuple[list[DraftColumn], list[tuple[str, str]]]:
-    kept: list[DraftColumn] = []
+) -> tuple[dict[str, Column], list[tuple[str, str]]]:
+    kept: dict[str, Column] = {}
     left_out: list[tuple[str, str]] = []
     for source, values in columns.items():
         reason = _reason_against(source, values, rows)
         if isinstance(values, list) or reason:
             left_out.append((source, reason or "text"))
             continue
-        name, unit = column_name(source, [column.name for column in kept])
-        kept.append(DraftColumn(name, source, _role(source, values, rows), unit))
+        name, unit = column_name(source, [column.name for column in kept.values()])
+        kept[source] = Column(name, _role(source, values, rows), unit)
     return kept, left_out
 
 
@@ -207,7 +197,7 @@ def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
 
 
 def _unsure(
-    unit_column: str, cycle_column: str | None, *, files: int, columns: Sequence[DraftColumn]
+    unit_column: str, cycle_column: str | None, *, files: int, columns: Iterable[Column]
 ) -> tuple[str, ...]:
     said = ["when a unit has failed: run_to_failure = true is written, change [failure] if units still run"]
     if unit_column == ONE_FILE_A_UNIT and files == 1:

@@ -6,10 +6,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from model.domain import Column
 from model.fleet import ONE_FILE_A_UNIT, column_lines, failure_lines, toml_string
 from model.fleet_draft import Draft
-from model.fleet_keys import TOP, key
+from model.fleet_keys import key
 
 WIDTH: Final = 108
 
@@ -41,7 +40,7 @@ def draft_toml(draft: Draft, *, name: str) -> str:
 def guesses(draft: Draft) -> list[str]:
     """Say what was guessed and what could not be, a line each."""
     by_role = {
-        role: ", ".join(column.name for column in draft.columns if column.role == role)
+        role: ", ".join(column.name for column in draft.columns.values() if column.role == role)
         for role in ("setting", "sensor")
     }
     unit = "each file" if draft.unit_column == ONE_FILE_A_UNIT else repr(draft.unit_column)
@@ -57,8 +56,8 @@ def guesses(draft: Draft) -> list[str]:
     return lines
 
 
-def _comment(name: str, *, table: str = TOP) -> list[str]:
-    about = key(name, table=table)
+def _comment(name: str) -> list[str]:
+    about = key(name)
     return textwrap.wrap(
         f"{about.meaning} {about.advice}", WIDTH, initial_indent="# ", subsequent_indent="# "
     )
@@ -87,5 +86,5 @@ def _columns(draft: Draft) -> Iterator[str]:
     yield ""
     yield "# [[settings]]: how a unit is run. [[sensors]]: what it reports. Delete what tells no wear."
     yield "# Add `unit` and `description` for the people who read answers."
-    for each in draft.columns:
-        yield from column_lines(Column(each.name, each.role, each.unit), each.source)
+    for source, column in draft.columns.items():
+        yield from column_lines(column, source)

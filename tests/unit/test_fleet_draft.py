@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.domain import InvalidData
+from model.domain import Column, InvalidData
 from model.fleet import FailureRule, load_fleet
 from model.fleet_cli import FleetExists
-from model.fleet_draft import Draft, DraftColumn, column_name, draft_fleet
+from model.fleet_draft import Draft, column_name, draft_fleet
 from model.fleet_draft_text import draft_toml
 from model.inspection import Suggested
 from model.writers import csv_text
@@ -41,9 +41,9 @@ def test_unit_cycle_setting_sensor_failure_and_what_is_left_out_are_guessed(tmp_
     draft = draft_fleet([write_csv(tmp_path / "pumps.csv", rows())])
 
     assert (draft.unit_column, draft.cycle_column, draft.units) == ("Pump No.", "day", 12)
-    assert [(c.name, c.source, c.role, c.unit) for c in draft.columns] == [
-        ("speed", "Speed (rpm)", "setting", "rpm"),
-        ("vibration", "vibration", "sensor", ""),
+    assert list(draft.columns.items()) == [
+        ("Speed (rpm)", Column("speed", "setting", "rpm")),
+        ("vibration", Column("vibration", "sensor")),
     ]
     assert dict(draft.left_out) == {
         "note": "text",
@@ -92,7 +92,7 @@ def test_parquet_gives_the_same_draft_as_csv(tmp_path):
     from_csv = draft_fleet([write_csv(tmp_path / "pumps.csv", table)])
 
     assert from_parquet.form == "parquet"
-    assert from_parquet.columns == from_csv.columns
+    assert [*from_parquet.columns.items()] == [*from_csv.columns.items()]
     assert from_parquet.failure == from_csv.failure
 
 
@@ -153,16 +153,16 @@ def test_a_column_of_cycles_with_missing_numbers_is_left_out(tmp_path):
     draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow"))])
 
     assert draft.cycle_column is None
-    assert [column.name for column in draft.columns] == ["flow"]
+    assert [column.name for column in draft.columns.values()] == ["flow"]
     assert draft.left_out == (("cycle", "time, but 12 of its numbers are missing"),)
 
 
 @given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True), st.text(min_size=1))
 def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit):
-    columns: list[DraftColumn] = []
+    columns: dict[str, Column] = {}
     for source in sources:
-        name, of = column_name(source, [column.name for column in columns])
-        columns.append(DraftColumn(name, source, "sensor", of))
+        name, of = column_name(source, [column.name for column in columns.values()])
+        columns[source] = Column(name, "sensor", of)
     suggested = Suggested(100.0, 30, (10, 30))
     left_out = ((unit, "text"),)
     draft = Draft(
@@ -170,7 +170,7 @@ def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit):
         unit,
         unit,
         3,
-        tuple(columns),
+        columns,
         left_out,
         FailureRule(unit, at_most=0.5),
         suggested,
@@ -194,7 +194,7 @@ def test_infinite_and_missing_readings_do_not_hide_a_sensor(tmp_path):
 
     draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow"))])
 
-    assert [column.name for column in draft.columns] == ["flow"]
+    assert [column.name for column in draft.columns.values()] == ["flow"]
 
 
 def test_a_table_without_numbers_that_change_is_refused(tmp_path):
