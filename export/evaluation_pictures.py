@@ -27,16 +27,17 @@ from model.domain import FloatArray, capped_rul
 from model.prognostics import ALPHA, Band, Life, reliability
 
 SHOWN_UNITS: Final = 6
+RUL_BINS: Final = 25
 FEWEST_CYCLES: Final = 10
 """Marks of fewer cycles would be noise."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 COLOURS: Final = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 
 
-def trajectory_picture(lives: Sequence[Life], manifest: Manifest, *, shown: int = SHOWN_UNITS) -> Figure:
+def trajectory_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
     """Draw RUL, interval and truth at every cycle, for units of short to long lives."""
     ordered = sorted(lives, key=lambda life: len(life.truth))
-    places = np.unique(np.linspace(0, len(ordered) - 1, min(shown, len(ordered))).round().astype(int))
+    places = np.unique(np.linspace(0, len(ordered) - 1, min(SHOWN_UNITS, len(ordered))).round().astype(int))
     chosen = [ordered[place] for place in places]
     rows = -(-len(chosen) // 3)
     figure = new_picture(
@@ -148,11 +149,11 @@ def _bars(axes: Axes, bands: Sequence[Band], name: str) -> None:
 
 
 def _running(
-    truth: FloatArray, error: FloatArray, *, cap: float, bins: int = 25
+    truth: FloatArray, error: FloatArray, *, cap: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return each RUL bin's middle [K], median error [K], and 5 and 95 % quantiles [K, 2]."""
-    which = np.minimum((truth / cap * bins).astype(int), bins - 1)
+    which = np.minimum((truth / cap * RUL_BINS).astype(int), RUL_BINS - 1)
     there = np.unique(which)
     quantiles = np.array([np.quantile(error[which == b], (0.5, 0.05, 0.95)) for b in there])
     quantiles = quantiles.reshape(len(there), 3)
-    return (there + 0.5) * cap / bins, quantiles[:, 0], quantiles[:, 1:]
+    return (there + 0.5) * cap / RUL_BINS, quantiles[:, 0], quantiles[:, 1:]

@@ -125,9 +125,9 @@ def cut_windows(windows: WindowSet, most: IntArray) -> WindowSet:
     return replace(windows, readings=cut.numpy(), lengths=shorter.numpy())
 
 
-def with_short_histories(windows: WindowSet, *, seed: int = 0) -> WindowSet:
+def with_short_histories(windows: WindowSet) -> WindowSet:
     """Repeat `SHORT_SHARE` of the windows, cut to a random number of their last cycles."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     again = windows.take(rng.permutation(len(windows))[: int(SHORT_SHARE * len(windows))])
     return join_windows([windows, cut_windows(again, rng.integers(1, again.lengths + 1))])
 

@@ -67,8 +67,8 @@ def join_lives(lives: Sequence[Life]) -> Answered:
     )
 
 
-def within_alpha(life: Life, *, cap: float, alpha: float = ALPHA) -> float:
-    """Compute the share of predictions with (1 - alpha) r* <= r <= (1 + alpha) r*.
+def within_alpha(life: Life, *, cap: float) -> float:
+    """Compute the share of predictions with (1 - `ALPHA`) r* <= r <= (1 + `ALPHA`) r*.
 
     Alpha-lambda accuracy (Saxena 2010) over all lambda below 1, as the cone closes at EoL. NaN
     without a prediction.
@@ -79,7 +79,7 @@ def within_alpha(life: Life, *, cap: float, alpha: float = ALPHA) -> float:
     0.5
     """
     rows = _before_end(life, cap)
-    inside = np.abs(life.rul - life.truth) <= alpha * life.truth
+    inside = np.abs(life.rul - life.truth) <= ALPHA * life.truth
     return float(inside[rows].mean()) if rows.any() else float("nan")
 
 
@@ -99,10 +99,8 @@ def alpha_lambda_accuracy(life: Life, *, cap: float, alpha: float = ALPHA, part:
     return float(abs(life.rul[at] - life.truth[at]) <= alpha * life.truth[at])
 
 
-def prognostic_horizon(
-    life: Life, *, cap: float, alpha: float = HORIZON_ALPHA, lasting: bool = True
-) -> float:
-    """Compute the cycles before EoL from which on |r - r*| <= alpha EoL.
+def prognostic_horizon(life: Life, *, cap: float, lasting: bool = True) -> float:
+    """Compute the cycles before EoL from which on |r - r*| <= `HORIZON_ALPHA` EoL.
 
     Saxena 2010 takes the first such prediction; `lasting` requires it of all later ones too. At most
     the cap; 0 if no prediction meets it; NaN without a prediction.
@@ -110,7 +108,7 @@ def prognostic_horizon(
     rows = np.flatnonzero(life.truth <= cap)
     if len(rows) == 0:
         return float("nan")
-    met = np.abs(life.rul[rows] - life.truth[rows]) <= alpha * life.end
+    met = np.abs(life.rul[rows] - life.truth[rows]) <= HORIZON_ALPHA * life.end
     if lasting:
         met = np.logical_and.accumulate(met[::-1])[::-1]
     return float(life.truth[rows[met.argmax()]]) if met.any() else 0.0
