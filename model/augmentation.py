@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from model.calibration import last_cycles
-from model.domain import FloatArray, Trajectory
+from model.domain import FloatArray, Trajectory, mean_of_known
 from model.layers import Standardise
 
 if TYPE_CHECKING:
@@ -46,11 +46,13 @@ def measure_columns(trajectories: Sequence[Trajectory], standardise: Standardise
     """
     lives = [_scaled(trajectory, standardise) for trajectory in trajectories]
     bends = np.abs(np.concatenate([np.diff(z, n=2, axis=0) for z in lives]))
-    noise = _mean(bends) * NORMAL / math.sqrt(6.0)  # weights 1, -2 and 1
+    noise = mean_of_known(bends) * NORMAL / math.sqrt(6.0)  # weights 1, -2 and 1
     long = [z for z in lives if len(z) >= 2 * ENDS]
     if len(long) < 2:
         return ColumnScales(noise, np.zeros_like(noise))
-    first, last = (np.stack([_mean(z[part]) for z in long]) for part in (slice(ENDS), slice(-ENDS, None)))
+    first, last = (
+        np.stack([mean_of_known(z[part]) for z in long]) for part in (slice(ENDS), slice(-ENDS, None))
+    )
     shared = ((first - first.mean(0)) * (last - last.mean(0))).mean(0)
     return ColumnScales(noise, np.sqrt(np.maximum(shared, 0.0)))
 
@@ -61,12 +63,6 @@ def _scaled(trajectory: Trajectory, standardise: Standardise) -> FloatArray:
     with torch.no_grad():
         z, observed, _ = standardise(readings, torch.tensor([len(trajectory)]))
     return torch.where(observed, z, torch.full_like(z, torch.nan))[0].numpy()
-
-
-def _mean(values: FloatArray) -> FloatArray:
-    """Return the mean of the known values, [N, F] -> [F]; 0 without one."""
-    known = ~np.isnan(values)
-    return np.where(known, values, 0.0).sum(0) / np.maximum(known.sum(0), 1).astype(np.float32)
 
 
 class Augmentation:

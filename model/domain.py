@@ -187,6 +187,13 @@ class WindowSet:
             yield self.take(np.arange(start, min(start + size, len(self))))
 
 
+def mean_of_known(values: FloatArray) -> FloatArray:
+    """Compute the mean of the known values of each column, [N, F] -> [F]; 0 without any."""
+    known = ~np.isnan(values)
+    counts = np.maximum(known.sum(axis=0), 1).astype(values.dtype)
+    return np.where(known, values, 0.0).sum(axis=0) / counts
+
+
 def concatenated(parts: Sequence[Record]) -> Record:
     """Join dataclasses of arrays field by field, in order; a field is None where it is None in the first."""
     columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])}

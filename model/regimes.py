@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from model.domain import FloatArray, IntArray, Schema, Trajectory
+from model.domain import FloatArray, IntArray, Schema, Trajectory, mean_of_known
 
 MOST_REGIMES: Final = 12
 TIE: Final = 1e-3
@@ -72,7 +72,7 @@ def find_regimes(trajectories: Sequence[Trajectory], schema: Schema) -> Regimes:
     settings = thinned[:, where]
     complete = ~np.isnan(settings).any(axis=1)
     if not where or not sensors_at or not complete.any():
-        return Regimes(_means(everything[:, where])[None], np.ones(len(where)))
+        return Regimes(mean_of_known(everything[:, where])[None], np.ones(len(where)))
     settings, sensors = settings[complete], _unit_variance(thinned[complete][:, sensors_at])
     cells = _grow(settings, sensors)
     centre = np.unique(np.stack([settings[cell].mean(axis=0) for cell in cells]), axis=0)
@@ -153,14 +153,8 @@ def _settled(regimes: Regimes, settings: _Array) -> Regimes:
 
 def _unit_variance(sensors: _Array) -> _Array:
     """Scale sensors to mean 0 and variance 1; missing values and constant sensors become 0."""
-    mean = _means(sensors)
+    mean = mean_of_known(sensors)
     centred = np.where(np.isnan(sensors), 0.0, sensors - mean)
     deviation = np.sqrt((centred**2).mean(axis=0))
     moves = deviation > 1e-6 * (1.0 + np.abs(mean))
     return np.where(moves, centred / np.where(moves, deviation, 1.0), 0.0)
-
-
-def _means(values: _Array) -> _Array:
-    """Compute the mean of the known values, [n, C] -> [C]; 0 without any."""
-    there = ~np.isnan(values)
-    return np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
