@@ -201,8 +201,8 @@ def sentences(ends: list[EndWeight]) -> list[str]:
 def asked(session: Session, manifest: Manifest) -> Ask:
     """Return what predicts windows by a bundle's graph."""
 
-    def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
-        answers = session.answer_all(readings, lengths, last_cycle)
+    def ask(windows: WindowSet) -> Reply:
+        answers = session.answer_all(windows)
         rul = manifest.baseline + answers["contribution"].astype(np.float64).sum(axis=-1)
         rul += answers.get("window_contribution", 0.0)
         attention, of_readings = answers["attention"], answers.get("sensor_contribution")

@@ -100,7 +100,7 @@ def attention(
     if cycle is not None:
         _show_cycle(session, manifest, max(units, key=len), cycle=cycle, out=out)
         return
-    answers = session.answer_all(chosen.readings, chosen.lengths, chosen.last_cycle)
+    answers = session.answer_all(chosen)
     console = Console()
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
     if "head_attention" in answers and answers["head_attention"].shape[1] > 1:

@@ -43,7 +43,7 @@ def attention_picture(session: Session, manifest: Manifest, trajectory: Trajecto
     Where the network has heads, a panel above shows each head at the last prediction.
     """
     windows = life_windows(trajectory, manifest)
-    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    answers = session.answer_all(windows)
     heads = heads_of(answers)
     many = len(heads) > 1
     figure = new_picture(

@@ -148,7 +148,7 @@ def with_known_failure(
 def _window_tables(session: Session, manifest: Manifest, windows: WindowSet) -> tuple[Table, Table]:
     """Predict windows and tabulate their metrics, over all and by predicted RUL."""
     with Console(stderr=True).status(f"predicting {len(windows)} windows"):
-        answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+        answers = session.answer_all(windows)
         lower, upper = answers["rul_interval"].T
         answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
         thirds = by_answer(answered, cap=manifest.cap)

@@ -88,7 +88,7 @@ def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajector
         windows = life_windows(unit, manifest)
         windows = windows.take(np.flatnonzero(answerable(windows, manifest.max_missing_fraction)))
         if len(windows):
-            answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+            answers = session.answer_all(windows)
             lower, upper = answers["rul_interval"].T
             failure = answers["failure_probability"]
             life = Life(unit.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
@@ -149,7 +149,7 @@ def require_failures(
     count: there the answer may be what is wrong.
     """
     windows = last_windows(units, {unit.unit: 0.0 for unit in units}, context=manifest.context)
-    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    answers = session.answer_all(windows)
     late = answers["rul_interval"][:, 0] > ALIVE_SHARE * manifest.cap
     alive = int((late & (answers["novelty"] <= NOVELTY_LIMIT)).sum())
     if alive > len(units) / 2:

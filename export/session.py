@@ -17,7 +17,7 @@ from export.bundle import BundleFolder, InvalidBundle, Manifest
 from export.golden import Golden
 from export.outputs import MAP
 from export.seal import Contents, read_bundle, read_file
-from model.domain import FloatArray, IntArray
+from model.domain import FloatArray, IntArray, WindowSet
 
 AT_ONCE: Final = 64
 
@@ -76,13 +76,10 @@ class Session:
         feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
         return self._session.run([MAP], feed)[0]
 
-    def answer_all(
-        self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray
-    ) -> dict[str, FloatArray]:
+    def answer_all(self, windows: WindowSet) -> dict[str, FloatArray]:
         """Run any number of windows in batches."""
         parts = [
-            self.answer(readings[rows], lengths[rows], last_cycle[rows])
-            for rows in (slice(start, start + AT_ONCE) for start in range(0, len(lengths), AT_ONCE))
+            self.answer(part.readings, part.lengths, part.last_cycle) for part in windows.batches(AT_ONCE)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.outputs}
 

@@ -28,7 +28,7 @@ from model.calibration import (
     with_short_histories,
 )
 from model.dataset import Split, answerable, held_out_windows, join_windows, windows_ending_at
-from model.domain import FloatArray, IntArray, Trajectory, WindowSet, concatenated
+from model.domain import FloatArray, Trajectory, WindowSet, concatenated
 from model.evaluation import Answered, Figure
 from model.faithfulness import (
     Faithfulness,
@@ -202,9 +202,8 @@ def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:
 def _explained(fold: Fold, windows: WindowSet) -> tuple[Faithfulness, Sensitivity]:
     net, reference, settings = fold.net, fold.reference, fold.net.config.settings
 
-    def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
-        unit = np.full(len(lengths), "")
-        read = read_windows(net, WindowSet(readings, lengths, last_cycle, last_cycle, unit))
+    def ask(asked: WindowSet) -> Reply:
+        read = read_windows(net, asked)
         return Reply(read.unclipped, read.ranking, read.attention, read.head_attention, read.of_sensors)
 
     centre, mean = (

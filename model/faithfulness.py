@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +51,8 @@ class Reply(NamedTuple):
     of_sensors: FloatArray | None = None  # [B, F] contribution of each column over all cycles
 
 
-class Ask(Protocol):
-    """Predicts windows."""
-
-    def __call__(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
-        """float32 [B, T, F], int64 [B], float32 [B] -> reply."""
-        ...
-
-
+Ask = Callable[[WindowSet], Reply]
+"""Predicts windows, whatever their labels are."""
 Watch = Callable[[int, int], None]
 """Called after each pass over the windows, with the number of passes done and in all."""
 
@@ -202,7 +196,7 @@ class _Base:
         self, ask: Ask, windows: WindowSet, typical: FloatArray, *, watch: Watch | None, total: int
     ) -> None:
         self.ask, self.windows, self.typical = ask, windows, typical
-        answers = ask(windows.readings, windows.lengths, windows.last_cycle)
+        answers = ask(windows)
         self.rul, self.ranking, self.of_sensors = answers.rul, answers.ranking, answers.of_sensors
         self.valid: Final = with_readings(windows)
         self.columns = 0 if self.of_sensors is None else windows.readings.shape[2]
@@ -245,7 +239,7 @@ class _Base:
         self.done += 1
         if self.watch is not None:
             self.watch(self.done, self.total)
-        return self.ask(readings, rows.lengths, rows.last_cycle)
+        return self.ask(replace(rows, readings=readings))
 
 
 def _ranks_down(values: FloatArray, valid: BoolArray, rng: np.random.Generator) -> IntArray:

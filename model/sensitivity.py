@@ -8,7 +8,7 @@ jump. This module must not know torch, ONNX or files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -64,12 +64,12 @@ def measure_sensitivity(ask: Ask, windows: WindowSet, worn: FloatArray) -> Sensi
     """Measure the evidence of each long enough window; `worn` [W, T, F] are its readings after wear."""
     long = long_enough(windows)
     windows, worn = windows.take(long), worn[long]
-    answers = ask(windows.readings, windows.lengths, windows.last_cycle)
+    answers = ask(windows)
     first = (windows.lengths[:, None] - WORN_CYCLES) // 2
     place = np.arange(windows.readings.shape[1])
     middle = (place >= first) & (place < first + WORN_CYCLES)
     readings = np.where(middle[:, :, None], worn, windows.readings)
-    after = ask(readings, windows.lengths, windows.last_cycle).ranking
+    after = ask(replace(windows, readings=readings)).ranking
     full = windows.lengths == windows.lengths.max()
     attention = answers.ranking if answers.attention is None else answers.attention
     heads = attention[:, None] if answers.head_attention is None else answers.head_attention
@@ -111,8 +111,8 @@ def _moved(ask: Ask, windows: WindowSet) -> FloatArray:
     earlier[rows, shorter] = np.nan
     later = np.full_like(earlier, np.nan)
     later[:, :-1] = windows.readings[:, 1:]
-    one = ask(earlier, shorter, windows.last_cycle - 1).ranking
-    other = ask(later, shorter, windows.last_cycle).ranking
+    one = ask(replace(windows, readings=earlier, lengths=shorter, last_cycle=windows.last_cycle - 1)).ranking
+    other = ask(replace(windows, readings=later, lengths=shorter)).ranking
     other = np.concatenate([np.zeros_like(other[:, :1]), other[:, :-1]], axis=1)
     return np.abs(one - other).sum(axis=1) / 2
 

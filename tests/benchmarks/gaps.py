@@ -70,7 +70,7 @@ def cut_both_ways(
 
 def rmse(session: Session, manifest: Manifest, windows: WindowSet) -> float:
     """Compute the error of capped RULs, in cycles."""
-    answered = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)["rul"]
+    answered = session.answer_all(windows)["rul"]
     truth, cap = capped_rul(windows.rul, cap=manifest.cap), np.float32(manifest.cap)
     return root_mean_square_error(np.minimum(answered, cap) - truth)
 

@@ -56,7 +56,7 @@ def measure(session: Session, kind: Kind, *, units: int, seed: int) -> dict[str,
     """Compute RMSE in cycles, and how often each output is largest in what decides."""
     others = planted_units(kind, units=units, context=CONTEXT, seed=2 * seed + 1)
     windows, where = planted_windows(others, context=CONTEXT, seed=seed)
-    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    answers = session.answer_all(windows)
     found = {"RMSE": root_mean_square_error(answers["rul"] - windows.rul)}
     if kind == "drift":
         if "sensor_contribution" in answers:

@@ -126,7 +126,7 @@ def asked(session: Session, manifest: Manifest, kinds: Sequence[Kind], own: Wind
 
 def answered(session: Session, windows: WindowSet) -> Outputs:
     """What the graph says, as the service has it."""
-    return Outputs(**session.answer_all(windows.readings, windows.lengths, windows.last_cycle))
+    return Outputs(**session.answer_all(windows))
 
 
 def overview(rows: Sequence[Row]) -> str:

@@ -9,6 +9,7 @@ windows of other units by how far back a cycle is.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -32,7 +33,7 @@ def effects(session: Session, windows: WindowSet, typical: FloatArray) -> tuple[
     """Return the effect of hiding each cycle alone, in cycles of RUL, and the evidence, both [W, T]."""
 
     def ask(readings: FloatArray) -> tuple[FloatArray, FloatArray]:
-        answers = session.answer_all(readings, windows.lengths, windows.last_cycle)
+        answers = session.answer_all(replace(windows, readings=readings))
         return answers["contribution"].sum(axis=1) + answers["window_contribution"], answers["evidence"]
 
     rul, evidence = ask(windows.readings)

@@ -48,7 +48,7 @@ def answered(tmp_path_factory):
             sessions[trained_on] = Session(folder / "model.onnx")
         others = planted_units(kind, units=UNITS, context=CONTEXT, seed=1)
         windows, where = planted_windows(others, context=CONTEXT, seed=0)
-        answers = sessions[trained_on].answer_all(windows.readings, windows.lengths, windows.last_cycle)
+        answers = sessions[trained_on].answer_all(windows)
         return answers, windows, where
 
     return answer

@@ -32,8 +32,8 @@ class TwoHeads:
     def __init__(self, session):
         self.session = session
 
-    def answer_all(self, readings, lengths, last_cycle):
-        answers = self.session.answer_all(readings, lengths, last_cycle)
+    def answer_all(self, windows):
+        answers = self.session.answer_all(windows)
         first = np.zeros_like(answers["attention"])
         first[:, 0] = 1.0
         return answers | {"head_attention": np.stack([answers["attention"], first], axis=1)}

@@ -148,8 +148,9 @@ class Weighted:
     def __init__(self, weight, attention):
         self.weight, self.attention, self.asked = weight, attention, 0
 
-    def __call__(self, readings, lengths, last_cycle):
-        assert (lengths == readings.shape[1]).all()
+    def __call__(self, windows):
+        readings = windows.readings
+        assert (windows.lengths == readings.shape[1]).all()
         self.asked += 1
         return Reply(
             100 * (readings[:, :, 0] * self.weight).sum(1),
@@ -210,9 +211,9 @@ def test_a_figure_over_a_move_of_nothing_has_no_value():
 def test_windows_too_short_to_hide_a_share_of_are_left_out():
     windows = windows_of(np.ones((2, 30, 1)), lengths=[FEWEST_CYCLES - 1, 30])
 
-    def ask(readings, lengths, last_cycle):
-        valid = np.arange(30) < lengths[:, None]
-        return Reply((readings[:, :, 0] * valid).sum(1), valid / valid.sum(1, keepdims=True))
+    def ask(asked):
+        valid = np.arange(30) < asked.lengths[:, None]
+        return Reply((asked.readings[:, :, 0] * valid).sum(1), valid / valid.sum(1, keepdims=True))
 
     assert measure_faithfulness(ask, windows, np.zeros((2, 30, 1), np.float32)).unit.tolist() == ["1"]
     with pytest.raises(InvalidData, match="20 cycles or more"):
@@ -226,9 +227,10 @@ def test_cycles_without_a_reading_are_neither_hidden_nor_ranked():
     ranking, effect = rng.random((2, 40))
     ranking[::2] = 0.0
 
-    def ask(readings, lengths, last_cycle):
-        assert np.isnan(readings[:, ::2]).all()
-        return Reply(np.nansum(readings[:, :, 0] * effect, axis=1), np.tile(ranking, (len(readings), 1)))
+    def ask(asked):
+        assert np.isnan(asked.readings[:, ::2]).all()
+        rul = np.nansum(asked.readings[:, :, 0] * effect, axis=1)
+        return Reply(rul, np.tile(ranking, (len(asked), 1)))
 
     found = measure_faithfulness(ask, windows_of(readings), np.zeros((1, 40, 1), np.float32), draws=1)
 
@@ -242,9 +244,9 @@ def test_cycles_without_a_reading_are_neither_hidden_nor_ranked():
 def test_padding_is_never_hidden():
     windows = windows_of(np.ones((1, 30, 1)), lengths=[20])
 
-    def ask(readings, lengths, last_cycle):
-        assert (readings[:, 20:] == 1).all()
-        return Reply(readings[:, :, 0].sum(1), uniform(lengths, 30))
+    def ask(asked):
+        assert (asked.readings[:, 20:] == 1).all()
+        return Reply(asked.readings[:, :, 0].sum(1), uniform(asked.lengths, 30))
 
     measure_faithfulness(ask, windows, np.zeros((1, 30, 1), np.float32), draws=1)
 
@@ -290,7 +292,7 @@ def test_windows_are_spread_over_each_life_and_its_end_is_among_them(tiny_bundle
 def test_a_bundle_is_held_against_its_own_bands(tiny_bundles):
     session, manifest = open_bundle(tiny_bundles("amnl"))
     windows = spread_windows(pumps(units=6, seed=5), manifest, per_unit=10)
-    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    answers = session.answer_all(windows)
 
     (report,) = report_heads(answers, windows.lengths, manifest)
 

@@ -339,7 +339,7 @@ def flown():
     session, manifest = open_bundle(find_bundle("fd001"))
     units = simulate(manifest, manifest.schema_of_columns, units=60, seed=5)
     windows = labelled_windows(units, manifest, truncations=20, seed=1)
-    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    answers = session.answer_all(windows)
     return manifest, windows, answers
 
 

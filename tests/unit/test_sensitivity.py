@@ -39,9 +39,10 @@ def windows():
     return windows_of(np.random.default_rng(0).normal(size=(6, T, F)))
 
 
-def by_readings(readings, lengths, last_cycle):
+def by_readings(windows):
     """Attends to cycles as large as their first reading, and answers from the first two columns."""
-    valid = np.arange(readings.shape[1]) < lengths[:, None]
+    readings = windows.readings
+    valid = np.arange(readings.shape[1]) < windows.lengths[:, None]
     size = np.where(valid, np.abs(readings[:, :, 0]) + 1e-9, 0.0)
     attention = size / size.sum(1, keepdims=True)
     second = np.where(valid, readings[:, :, 1], 0.0).sum(1)
@@ -49,12 +50,12 @@ def by_readings(readings, lengths, last_cycle):
     return Reply(of_sensors.sum(1), attention, attention, None, of_sensors)
 
 
-def by_lag(readings, lengths, last_cycle):
+def by_lag(windows):
     """Attends by lag alone."""
-    lag = lengths[:, None] - 1 - np.arange(readings.shape[1])
+    lag = windows.lengths[:, None] - 1 - np.arange(windows.readings.shape[1])
     size = np.where(lag >= 0, 0.8 ** np.maximum(lag, 0), 0.0)
     attention = size / size.sum(1, keepdims=True)
-    heads = np.stack([attention, by_readings(readings, lengths, last_cycle).attention], axis=1)
+    heads = np.stack([attention, by_readings(windows).attention], axis=1)
     return Reply(np.zeros(len(size)), attention, attention, heads)
 
 
@@ -89,9 +90,9 @@ def test_wear_comes_in_the_middle_of_a_short_window_too(windows):
     short = WindowSet(windows.readings, np.full(6, T), windows.last_cycle, windows.rul, windows.unit)
     seen = []
 
-    def ask(readings, lengths, last_cycle):
-        seen.append(readings)
-        return by_readings(readings, lengths, last_cycle)
+    def ask(asked):
+        seen.append(asked.readings)
+        return by_readings(asked)
 
     measure_sensitivity(ask, short, short.readings + 4.0)
 
@@ -193,9 +194,9 @@ def test_contributions_of_sensors_are_held_against_hiding_each_sensor():
 def test_hiding_a_sensor_hides_it_in_every_cycle(windows):
     asked = []
 
-    def ask(readings, lengths, last_cycle):
-        asked.append(readings)
-        return by_readings(readings, lengths, last_cycle)
+    def ask(windows):
+        asked.append(windows.readings)
+        return by_readings(windows)
 
     found = measure_faithfulness(ask, windows, np.zeros_like(windows.readings))
 

@@ -20,7 +20,8 @@ def judged(attention, used):
     """End weights of windows [W, T] whose RUL is the `used`-weighted sum of readings that hiding zeroes."""
     windows = windows_of(np.ones((len(attention), T, 1)))
 
-    def ask(readings, lengths, last_cycle):
+    def ask(asked):
+        readings = asked.readings
         return Reply(100 * (readings[:, :, 0] * used).sum(1), np.broadcast_to(used, readings.shape[:2]))
 
     found = measure_faithfulness(ask, windows, np.zeros((len(attention), T, 1), np.float32), draws=1)
