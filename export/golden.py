@@ -66,21 +66,11 @@ class Golden:
     expected: dict[str, FloatArray]  # Each output of the graph by its name
 
     def save(self, path: Path) -> None:
-        """Write an `npz` that `load` reads."""
+        """Write an `npz` that `parse` reads."""
         expected: dict[str, Any] = {f"expected_{name}": value for name, value in self.expected.items()}
         np.savez_compressed(
             path, readings=self.readings, lengths=self.lengths, last_cycle=self.last_cycle, **expected
         )
-
-    @classmethod
-    def load(cls, path: Path) -> Golden:
-        """Read a file as `parse` does."""
-        try:
-            return cls.parse(path.read_bytes(), origin=path)
-        except OSError as error:
-            raise InvalidBundle(
-                f"{path}: cannot be read: {error.strerror}, export the model again"
-            ) from error
 
     @classmethod
     def parse(cls, stored: bytes, *, origin: Path) -> Golden:

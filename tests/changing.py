@@ -11,7 +11,7 @@ import httpx
 from pydantic import SecretStr
 
 from export.bundle import find_bundle
-from export.golden import Golden
+from export.seal import read_bundle
 from service.assembly import Parts, build
 from service.choices import ProviderChoice
 from service.processes.control import WorkerSpec
@@ -20,7 +20,7 @@ from tests.asking import golden_windows
 from tests.in_process import SMALL
 
 KEY = "an-admins-key"
-WINDOWS = golden_windows(Golden.load(find_bundle("fd001").golden))
+WINDOWS = golden_windows(read_bundle(find_bundle("fd001")).golden)
 WINDOW = WINDOWS[0]
 
 

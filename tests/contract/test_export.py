@@ -7,7 +7,7 @@ import torch
 
 from export.bundle import InvalidBundle
 from export.card import model_card
-from export.golden import ROUNDING, Finding, Golden, replay
+from export.golden import ROUNDING, Finding, replay
 from export.handover import export_bundle
 from export.parity import measure_parity
 from export.probes import probe_windows
@@ -113,7 +113,7 @@ def answers_of(session, golden):
 
 def test_golden_windows_replay_to_the_rounding_of_stored_answers(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
-    golden = Golden.load(tiny_bundle.golden)
+    golden = read_bundle(tiny_bundle).golden
 
     findings = replay(golden, answers_of(session, golden), manifest)
 
@@ -124,7 +124,7 @@ def test_golden_windows_replay_to_the_rounding_of_stored_answers(tiny_bundle):
 
 
 def test_golden_windows_cover_short_long_fresh_worn_and_missing(tiny_bundle):
-    golden = Golden.load(tiny_bundle.golden)
+    golden = read_bundle(tiny_bundle).golden
 
     assert len(golden.lengths) == 16
     assert golden.lengths.min() < 6
@@ -199,7 +199,7 @@ def test_rul_check_accepts_a_sound_bundle(tiny_bundle):
 
 
 def other_golden_windows(bundle):
-    golden = Golden.load(bundle.golden)
+    golden = read_bundle(bundle).golden
     golden.expected["attention"][:] = 0.0
     golden.save(bundle.golden)
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from export.bundle import BUNDLED, BundleFolder
-from export.golden import Golden, replay
+from export.golden import replay
 from export.outputs import EXPLAINING, INPUTS, output_shapes
 from export.probes import probe_windows
 from export.promises import EXPLANATION_PROMISES, PROMISES, Probe, check_shapes, promises_of
+from export.seal import read_bundle
 from export.session import open_bundle
 from model.domain import attention_entropy_ratio
 
@@ -110,7 +111,7 @@ def test_parity_that_was_measured_at_export_is_within_the_contract(opened):
 
 def test_golden_windows_answer_as_when_they_were_exported(folder, opened):
     session, manifest = opened
-    golden = Golden.load(folder.golden)
+    golden = read_bundle(folder).golden
 
     findings = replay(golden, session.answer(golden.readings, golden.lengths, golden.last_cycle), manifest)
 

@@ -7,9 +7,10 @@ import onnxruntime as ort
 import pytest
 
 from export.bundle import BUNDLED, BundleFolder
-from export.golden import TOLERANCE, Golden
+from export.golden import TOLERANCE
 from export.outputs import output_shapes
 from export.probes import probe_windows
+from export.seal import read_bundle
 from service.core.providers import CPU, CUDA, TENSORRT
 from service.core.runtime import OnnxRuntime, replay_golden
 
@@ -59,7 +60,7 @@ def test_tensorrt_serves_or_says_why_cuda_does(folder):
     runtime = OnnxRuntime.load(folder, provider="tensorrt")
 
     assert (runtime.provider == TENSORRT) == (runtime.placement.fallback is None)
-    replay_golden(runtime, Golden.load(folder.golden), origin=folder.golden)
+    replay_golden(runtime, read_bundle(folder).golden, origin=folder.golden)
 
 
 def test_cpu_is_obeyed_where_there_is_a_gpu(folder):
@@ -71,7 +72,7 @@ def test_cpu_is_obeyed_where_there_is_a_gpu(folder):
 def test_golden_windows_agree_on_the_gpu(folder):
     runtime = OnnxRuntime.load(folder, provider="cuda")
 
-    replay_golden(runtime, Golden.load(folder.golden), origin=folder.golden)
+    replay_golden(runtime, read_bundle(folder).golden, origin=folder.golden)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 33, 64])  # some fit their buffers, some are filled up

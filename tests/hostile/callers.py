@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from export.bundle import find_bundle
-from export.golden import Golden
+from export.seal import read_bundle
 from rul_client.answers import Prediction
 from rul_client.commands.predict.offline import open_offline
 from rul_client.readings import Window
@@ -57,7 +57,7 @@ class Case:
 
 def cases() -> list[Case]:
     """Cut golden windows to many lengths, and answer them without a server."""
-    golden = Golden.load(find_bundle(BUNDLE).golden)
+    golden = read_bundle(find_bundle(BUNDLE)).golden
     windows = [
         Asked(rows[:end], float(end))
         for rows, length in zip(golden.readings, golden.lengths, strict=True)

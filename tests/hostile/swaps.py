@@ -28,7 +28,7 @@ import numpy as np
 import typer
 
 from export.bundle import BundleFolder, find_bundle
-from export.golden import Golden
+from export.seal import read_bundle
 from model.domain import FloatArray
 from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
@@ -85,7 +85,7 @@ class Swaps:
         self._server: Final = server
         self._folders: Final = folders
         versions = [Expected(folder) for folder in folders]
-        golden = Golden.load(folders[0].golden)
+        golden = read_bundle(folders[0]).golden
         whole = golden.lengths == golden.readings.shape[1]
         self._readings: Final = golden.readings[whole][:WINDOWS]
         self._last_cycle: Final = float(self._readings.shape[1])

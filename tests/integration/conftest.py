@@ -23,6 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from export.golden import Golden
+from export.seal import read_bundle
 from service.proto import rul_v1_pb2_grpc
 from service.store.url import store_url
 from tests.asking import Asked, golden_windows
@@ -224,7 +225,7 @@ def strict(request, start) -> Server:
 @pytest.fixture(scope="session")
 def windows(tiny_bundle) -> list[Asked]:
     """Windows that the tiny bundle's model reads: long, short, with gaps, of unknown age."""
-    return golden_windows(Golden.load(tiny_bundle.golden))
+    return golden_windows(read_bundle(tiny_bundle).golden)
 
 
 @pytest.fixture(scope="session")
@@ -298,7 +299,7 @@ def await_workers(server: Server, count: int) -> None:
 
 @pytest.fixture(scope="session")
 def golden(tiny_bundle) -> Golden:
-    return Golden.load(tiny_bundle.golden)
+    return read_bundle(tiny_bundle).golden
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from export.bundle import find_bundle
-from export.golden import Golden
+from export.seal import read_bundle
 from model.domain import NEAR_CAP, RulState
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
@@ -74,7 +74,7 @@ def test_bentoml_serve_answers_http_and_grpc(tiny_bundle, tmp_path, windows):
 
 
 def test_a_bento_serves_its_own_bundles_without_the_source_tree(tmp_path):
-    golden = Golden.load(find_bundle("fd001").golden)
+    golden = read_bundle(find_bundle("fd001")).golden
     asked = golden_windows(golden)
     home = {"BENTOML_HOME": str(tmp_path / "bentoml"), "BENTOML_DO_NOT_TRACK": "true"}
     built = subprocess.run(

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from export.bundle import find_bundle
-from export.golden import Golden
+from export.seal import read_bundle
 from tests.asking import golden_windows
 from tests.integration.conftest import RUL, running
 
@@ -34,7 +34,7 @@ def contained() -> list[str]:
 
 
 def test_the_service_answers_with_a_read_only_root_and_no_capabilities(contained, tmp_path):
-    window = golden_windows(Golden.load(find_bundle("fd001").golden))[0].json()
+    window = golden_windows(read_bundle(find_bundle("fd001")).golden)[0].json()
 
     with running(tmp_path, "fd001", command=[*contained, RUL, "serve"], store="false") as server:
         answer = server.predict(window)

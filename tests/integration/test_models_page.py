@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from export.bundle import find_bundle
-from export.golden import Golden
+from export.seal import read_bundle
 from tests.asking import golden_windows
 from tests.hostile.swaps import faults, measured
 from tests.integration.conftest import rul, running, workers_of
@@ -39,7 +39,7 @@ def get(service, path):
 
 def versions(service, window=0):
     """The version that answers, of many connections: both workers are asked."""
-    window = golden_windows(Golden.load(find_bundle("fd001").golden))[window].json()
+    window = golden_windows(read_bundle(find_bundle("fd001")).golden)[window].json()
     found = set()
     for _ in range(24):
         answer = service.predict(window, model="fd001", explain="none", key=KEY)

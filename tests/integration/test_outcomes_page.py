@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from export.bundle import find_bundle
-from export.golden import Golden
+from export.seal import read_bundle
 from tests.asking import golden_windows
 from tests.integration.conftest import metrics_of, running
 from tests.programs import ROOT, bash_blocks, pasted
@@ -25,7 +25,7 @@ SECONDS = 60
 def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("outcomes")
     with running(folder, "fd001", workers="2") as started:
-        windows = golden_windows(Golden.load(find_bundle("fd001").golden))
+        windows = golden_windows(read_bundle(find_bundle("fd001")).golden)
         known = next(window.json() for window in windows if window.last_cycle is not None)
         asked = [known | {"unit": unit, "last_cycle": 120} for unit in ("17", "18", "19")]
         with httpx.Client(base_url=started.http, trust_env=False, timeout=SECONDS) as http:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from export.golden import Golden
+from export.seal import read_bundle
 from service.edge.keys import add_key
 from tests.asking import golden_windows
 from tests.integration.conftest import Server, free_port, running
@@ -83,7 +83,7 @@ def scraped(service, tmp_path_factory) -> Iterator[Prometheus]:
 @pytest.fixture(scope="module")
 def load(scraped, service, tiny_bundle) -> Iterator[Load]:
     """Callers of every kind, while tests ask Prometheus."""
-    windows = golden_windows(Golden.load(tiny_bundle.golden))
+    windows = golden_windows(read_bundle(tiny_bundle).golden)
     with asked(
         http=service.http, grpc_target=service.grpc, windows=windows, queue_windows=QUEUE_WINDOWS
     ) as running_load:

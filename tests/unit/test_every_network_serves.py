@@ -8,9 +8,9 @@ from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 
 from export.attention import asked
-from export.golden import Golden
 from export.occlusion import Typical
 from export.probes import simulated_windows
+from export.seal import read_bundle
 from export.session import open_bundle
 from model.faithfulness import measure_faithfulness
 from service.choices import ProviderChoice
@@ -30,7 +30,7 @@ NETWORKS = ["flagship", "amnl", "selfattention"]
 def runtime(request, tiny_bundles):
     folder = tiny_bundles(request.param)
     runtime = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
-    replay_golden(runtime, Golden.load(folder.golden), origin=folder.golden)
+    replay_golden(runtime, read_bundle(folder).golden, origin=folder.golden)
     return runtime
 
 

@@ -11,7 +11,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from export.bundle import find_bundle
-from export.golden import Golden
 from export.seal import read_bundle, write_sums
 from model.simulation import simulate
 from service import logs
@@ -149,7 +148,7 @@ async def test_a_damaged_candidate_is_refused_with_its_reason_while_the_old_one_
 async def test_a_candidate_whose_golden_windows_disagree_is_refused(service, newer, tmp_path):
     folder = tmp_path / "wrong"
     shutil.copytree(newer.path, folder)
-    golden = Golden.load(folder / "golden.npz")
+    golden = read_bundle(newer).golden
     golden.expected["rul"][0] += 5
     golden.save(folder / "golden.npz")
     write_sums(folder)

@@ -12,7 +12,7 @@ import pytest
 from export.bundle import METADATA_KEY, InvalidBundle, Manifest
 from export.golden import Golden
 from export.outputs import output_shapes
-from export.seal import write_sums
+from export.seal import read_bundle, write_sums
 from service.choices import ProviderChoice
 from service.core.providers import CUDA
 from service.core.runtime import OnnxRuntime, replay_golden
@@ -37,7 +37,7 @@ def changed(folder, **update):
 
 @pytest.mark.parametrize("name", ["rul", "attention", "novelty"])
 def test_a_golden_answer_that_differs_is_named_with_both_values(runtime, tiny_bundle, name):
-    golden = Golden.load(tiny_bundle.golden)
+    golden = read_bundle(tiny_bundle).golden
     wrong = golden.expected[name].copy()
     wrong.flat[-1] += 0.5
     golden = replace(golden, expected={**golden.expected, name: wrong})
