@@ -19,7 +19,7 @@ import numpy as np
 
 from export.bundle import Manifest
 from export.evaluation_windows import spread_windows
-from export.occlusion import regimes_of
+from export.regime_readings import regimes_of
 from export.session import Session
 from model.domain import (
     MEAN_HEAD,

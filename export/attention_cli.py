@@ -16,8 +16,8 @@ from rich.table import Table
 from export.bundle import BundleFolder, Manifest, find_bundle
 from export.card import meanings
 from export.evaluation_windows import matching_fleet, spread_windows
-from export.occlusion import Typical
 from export.pictures import require_matplotlib
+from export.regime_readings import Typical
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.faithfulness import (
     CHOICES,

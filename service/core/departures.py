@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from export.healthy import Range
+from export.regime_readings import Range
 from model.domain import BoolArray, FloatArray
 from service.core.queries import Clause, Side, Together
 

@@ -14,8 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from export.bundle import Manifest
-from export.healthy import HealthyRange, average_life
-from export.occlusion import Typical
+from export.regime_readings import HealthyRange, Typical, average_life
 from model.domain import FloatArray, IntArray
 from model.faithfulness import rank_correlation
 from service.core.answers import NEAR_CAP, Piece

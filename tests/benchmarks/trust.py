@@ -18,7 +18,7 @@ import typer
 
 from export.bundle import find_bundle
 from export.evaluation_windows import spread_windows
-from export.occlusion import Typical
+from export.regime_readings import Typical
 from export.session import Session, open_bundle
 from model.domain import FloatArray, WindowSet
 from model.faithfulness import rank_correlation

@@ -13,7 +13,7 @@ from export.attention import (
 from export.bundle import EntropyReference
 from export.card import model_card
 from export.evaluation_windows import spread_windows
-from export.occlusion import Typical, regimes_of
+from export.regime_readings import Typical, regimes_of
 from export.session import open_bundle
 from model.calibration import read_windows
 from model.checkpoint import Checkpoint

@@ -8,8 +8,8 @@ from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 
 from export.attention import asked
-from export.occlusion import Typical
 from export.probes import simulated_windows
+from export.regime_readings import Typical
 from export.seal import read_bundle
 from export.session import open_bundle
 from model.faithfulness import measure_faithfulness

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from export.healthy import HealthyRange, average_life, healthy_z
+from export.regime_readings import HealthyRange, average_life, healthy_z
 from service.core.departures import Estimate, account, departures
 from service.core.predictor import LoadedModel, Predictor
 from service.core.probes import blocks_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from export.occlusion import Typical
+from export.regime_readings import Typical
 from model.domain import LARGEST_CYCLE
 from service.core.answers import Answers, Piece, prediction
 from service.core.probes import hiding_each, probes, without_each

@@ -1,7 +1,8 @@
-"""Healthy range of each column: readings of training units whose RUL was the cap or more.
+"""Readings that a regime is expected to have, from a bundle's manifest: typical ones, and the healthy range.
 
-From the reference statistics of the manifest, for every regime. Explanations of the service and the pictures
-of `rul explain` share it. This module must not know torch or ONNX Runtime.
+A hidden cycle takes the typical readings, the training mean of its regime. The healthy range of a column is
+that of training units whose RUL was the cap or more. `rul attention`, explanations of the service and the
+pictures of `rul explain` share them. This module must not know torch or ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -11,14 +12,45 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from export.bundle import Manifest
-from export.occlusion import regimes_of
 from model.domain import FloatArray
+from model.faithfulness import typical_readings
 from model.reference import Degradation
+from model.regimes import Regimes
 
 DEVIATIONS: Final = 2.0
 """Half the width of the range, in standard deviations of healthy readings: 95 % of them are inside."""
 ROUNDING: Final = 1e-5
 """Added to each side, over the size of the reading: rounding to float32 is no departure."""
+
+
+class Typical:
+    """The training means of one model."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Read regimes and means from the manifest."""
+        self._regimes: Final = regimes_of(manifest)
+        self._settings: Final = manifest.schema_of_columns.indices("setting")
+        self._mean: Final = np.array([regime.mean for regime in manifest.regimes])
+
+    def of(self, readings: FloatArray) -> FloatArray:
+        """Return the mean readings of each cycle's regime, [W, T, F] -> float32 [W, T, F]."""
+        return typical_readings(readings, self._regimes, settings=self._settings, mean=self._mean)
+
+
+def regimes_of(manifest: Manifest) -> Regimes:
+    """Rebuild the regimes of the graph from the manifest.
+
+    The manifest lacks the scale of the settings: their variance over all readings is the variance
+    within the regimes plus that of the regimes' means, each weighted by its share.
+    """
+    settings = list(manifest.schema_of_columns.indices("setting"))
+    share = np.array([regime.share for regime in manifest.regimes])[:, None]
+    mean = np.array([regime.mean for regime in manifest.regimes])[:, settings]
+    deviation = np.array([regime.standard_deviation for regime in manifest.regimes])[:, settings]
+    middle = (share * mean).sum(axis=0)
+    spread = np.sqrt((share * (deviation**2 + (mean - middle) ** 2)).sum(axis=0))
+    centre = np.array([regime.centre for regime in manifest.regimes]).reshape(len(share), len(settings))
+    return Regimes(centre, np.where(spread > 0, spread, 1.0))
 
 
 class Range(NamedTuple):
