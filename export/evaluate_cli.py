@@ -15,17 +15,15 @@ from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
 from export.evaluation_windows import (
-    TRUNCATIONS,
     answer_lives,
     is_training_data,
-    labelled_windows,
     last_windows,
     matching_fleet,
     read_true_ruls,
     require_failures,
 )
 from export.pictures import require_matplotlib
-from model.dataset import answerable, failed_units
+from model.dataset import answerable, failed_units, truncated_windows
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.evaluation import TITLES, Answered, Figure, figures
 from model.fleet import Fleet
@@ -88,7 +86,7 @@ def evaluate(
             help="True RULs of units that did not fail: one number a line, or CSV with unit and rul."
         ),
     ] = None,
-    truncations: Annotated[int, typer.Option(help="Windows per unit.", min=1)] = TRUNCATIONS,
+    truncations: Annotated[int, typer.Option(help="Windows per unit.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
     plot: Annotated[
         Path | None,
@@ -114,7 +112,8 @@ def evaluate(
         windows = last_windows(trajectories, truth, context=manifest.context)
     else:
         units = with_known_failure(session, manifest, trajectories, kind, instead=GIVE_RULS)
-        windows = labelled_windows(units, manifest, truncations=truncations, seed=seed)
+        rng = np.random.default_rng(seed)
+        windows = truncated_windows(units, length=manifest.context, per_unit=truncations, rng=rng)
     refused = ~answerable(windows, manifest.max_missing_fraction)
     if refused.any():
         tell(f"{refused.sum()} of {len(windows)} windows miss too many readings for an answer: left out")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from export.bundle import Manifest
-from model.dataset import answerable, failed_units, join_windows, truncated_windows, windows_ending_at
+from model.dataset import answerable, join_windows, windows_ending_at
 from model.domain import NOVELTY_LIMIT, InvalidData, Trajectory, WindowSet
 from model.fleet import Fleet, fleet_named
 from model.prognostics import Life
@@ -22,8 +22,6 @@ from model.prognostics import Life
 if TYPE_CHECKING:
     from export.session import Session
 
-TRUNCATIONS: Final = 20
-"""Windows per unit."""
 ALIVE_SHARE: Final = 0.1
 """A unit whose interval starts above this share of the cap is no failed unit."""
 
@@ -44,17 +42,6 @@ def is_training_data(manifest: Manifest, data: Sequence[Path], kind: Fleet) -> b
     from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
 
     return data_sha256(data_files(data, kind)) == manifest.training.data_sha256
-
-
-def labelled_windows(
-    trajectories: Sequence[Trajectory], manifest: Manifest, *, truncations: int = TRUNCATIONS, seed: int = 0
-) -> WindowSet:
-    """Cut units with a known failure at random cycles."""
-    known = failed_units(trajectories)
-    if not known:
-        raise InvalidData("no unit has a known failure: there is no RUL to compare answers with")
-    rng = np.random.default_rng(seed)
-    return truncated_windows(known, length=manifest.context, per_unit=truncations, rng=rng)
 
 
 def spread_windows(trajectories: Sequence[Trajectory], manifest: Manifest, *, per_unit: int) -> WindowSet:

@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.progress import track
 
 from export.bundle import Manifest, find_bundle
-from export.evaluation_windows import labelled_windows, matching_fleet
+from export.evaluation_windows import matching_fleet
 from export.session import Session, open_bundle
+from model.dataset import failed_units, truncated_windows
 from model.domain import FloatArray, IntArray, RulState, Trajectory, WindowSet
 from model.readers import read_trajectories
 from service.core.answers import STATES, states
@@ -95,7 +96,10 @@ def above_the_cap(
 
 def below_the_cap(units: Sequence[Trajectory], manifest: Manifest) -> list[Kind]:
     """Windows of units that trained the network, by their RUL."""
-    judged, cap = labelled_windows(units, manifest), manifest.cap
+    judged = truncated_windows(
+        failed_units(units), length=manifest.context, per_unit=20, rng=np.random.default_rng(0)
+    )
+    cap = manifest.cap
     return [
         Kind(
             f"training units, RUL {cap - 25:g} to {cap:g}", judged.take(_between(judged.rul, cap - 25, cap))

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from export.ageing import cut_points, drift_reference
 from export.bundle import find_bundle
 from export.drift_reference import MISSING, STUCK
-from export.evaluation_windows import labelled_windows
 from export.handover import shortened
 from export.session import open_bundle
+from model.dataset import truncated_windows
 from model.simulation import simulate
 from service import logs
 from service.core.answers import Answers
@@ -338,7 +338,8 @@ def flown():
     """The windows of simulated units of a shipped bundle, in the order of their cycles, with its answers."""
     session, manifest = open_bundle(find_bundle("fd001"))
     units = simulate(manifest, manifest.schema_of_columns, units=60, seed=5)
-    windows = labelled_windows(units, manifest, truncations=20, seed=1)
+    rng = np.random.default_rng(1)
+    windows = truncated_windows(units, length=manifest.context, per_unit=20, rng=rng)
     answers = session.answer_all(windows)
     return manifest, windows, answers
 
