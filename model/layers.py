@@ -46,11 +46,11 @@ def cycles_after(z: Tensor, lengths: Tensor) -> Tensor:
 
 
 class Scaled(NamedTuple):
-    """Scaled readings: z-scores [B, T, F], observed [B, T, F] and valid [B, T]; see `Inputs`."""
+    """Scaled readings."""
 
-    z: Tensor
-    observed: Tensor
-    valid: Tensor
+    z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is 0
+    observed: Tensor  # bool [B, T, F], neither missing nor padding
+    valid: Tensor  # bool [B, T], not padding
 
 
 class Standardise(nn.Module):

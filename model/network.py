@@ -65,7 +65,6 @@ class Inputs(NamedTuple):
     """Inputs of a network: scaled readings and ages."""
 
     z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is 0
-    observed: Tensor  # bool [B, T, F], neither missing nor padding
     valid: Tensor  # bool [B, T], not padding
     lengths: Tensor  # [B]
     age: Tensor  # [B, T, 2], log of the cycle number, and whether it is known
@@ -237,7 +236,7 @@ class CycleNetwork(RulNetwork):
         """See `RulNetwork`."""
         z, observed, valid = self.standardise(readings, lengths)
         age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
-        score, value, heads = self.read_cycles(Inputs(z, observed, valid, lengths, age))
+        score, value, heads = self.read_cycles(Inputs(z, valid, lengths, age))
         attention = masked_softmax(score, self.drop(valid))  # [B, T]
         cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
         context = (attention.unsqueeze(-1) * value).sum(1)  # [B, D]

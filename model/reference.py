@@ -104,7 +104,7 @@ class Degradation(Frozen):
     )
 
     def along(self, profile: list[list[float]], rul: FloatArray | IntArray) -> _Array:
-        """Interpolate `z`, `spread` or the `z` of a unit at RULs, [...] -> [..., F]; constant beyond the ends."""
+        """Interpolate `z`, `spread` or a unit's `z` at RULs, [...] -> [..., F]; constant beyond its ends."""
         at = self.rul[: len(profile)]
         return np.stack([np.interp(rul, at, column) for column in np.array(profile).T], axis=-1)
 
