@@ -18,11 +18,13 @@ from export.ageing import drift_reference
 from export.bundle import EntropyReference, HealthBounds, Manifest, Parity, Training
 from model.domain import FloatArray, IntArray
 from model.reference import ColumnReference, Degradation, Regime, UnitProfile
+from service.core.answers import Answers
 from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.core.rules import WindowRules
-from service.core.runtime import Outputs
+from service.core.runtime import Asked, Outputs
 from service.core.window import WindowInput, Windows, join, lay_out
+from service.errors import Problem
 from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 
 COLUMNS = ("setting_1", "sensor_1", "sensor_2")
@@ -250,12 +252,29 @@ def window_input(
     return WindowInput(unit=unit, last_cycle=last_cycle, columns=columns)
 
 
+RULES = WindowRules.of(make_manifest(), max_window_cycles=1000)
+
+
+def joined(
+    *given: WindowInput, rules: WindowRules = RULES
+) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
+    """Windows as the door lets them in, and the problems of those that it refuses, by their place."""
+    return join(given, [lay_out(window, rules) for window in given], rules)
+
+
 def make_windows(*ruls: float, cycles: int = 4, unit: str | None = "1") -> Windows:
     """Checked windows that `FakeRuntime` answers with these RULs."""
-    given = [window_input(rul, cycles=cycles, unit=unit) for rul in ruls or (40.0,)]
-    windows, problems = join(given, [lay_out(window, RULES) for window in given], RULES)
+    windows, problems = joined(*(window_input(rul, cycles=cycles, unit=unit) for rul in ruls or (40.0,)))
     assert windows is not None, problems
     return windows
 
 
-RULES = WindowRules.of(make_manifest(), max_window_cycles=1000)
+def asked_of(windows: Windows) -> Asked:
+    """A batch of these windows alone."""
+    return Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle, np.float32))
+
+
+def fake_answers(asked: Asked, manifest: Manifest) -> Answers:
+    """What follows from the outputs that `FakeRuntime` gives to a batch."""
+    outputs = fake_outputs(asked.readings, asked.lengths, manifest)
+    return Answers(asked, outputs, manifest, WindowRules.of(manifest, max_window_cycles=1000))

@@ -8,28 +8,16 @@ import pytest
 
 from model.domain import RulState
 from service.core.answers import Answers
-from service.core.runtime import Asked
-from service.core.window import join, lay_out
-from tests.fakes import RULES, fake_outputs, make_manifest, make_windows, window_input
+from tests.fakes import RULES, asked_of, fake_answers, joined, make_manifest, make_windows, window_input
 
 MANIFEST = make_manifest(heads=2)
 
 
-def answers_to(windows, manifest=MANIFEST, **changed):
-    lengths = np.array(windows.lengths)
-    asked = Asked(windows.readings, lengths, np.array(windows.last_cycle, np.float32))
-    outputs = replace(fake_outputs(windows.readings, lengths, manifest), **changed)
-    return Answers(asked, outputs, manifest, RULES)
-
-
-def ragged(**rul_of_length):
-    given = [window_input(rul, cycles=int(n[1:])) for n, rul in rul_of_length.items()]
-    return join(given, [lay_out(window, RULES) for window in given], RULES)[0]
-
-
 @pytest.fixture
 def answers():
-    return answers_to(ragged(t4=30.0, t8=125.0, t1=60.0))
+    """Answers to windows of 4, 8 and 1 cycles."""
+    windows, _ = joined(*(window_input(rul, cycles=n) for n, rul in ((4, 30.0), (8, 125.0), (1, 60.0))))
+    return fake_answers(asked_of(windows), MANIFEST)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +33,7 @@ def answers():
 def test_few_cycles_are_insufficient_unless_they_are_all_that_the_unit_has_lived(cycles, last_cycle, state):
     windows = msgspec.structs.replace(make_windows(30.0, cycles=cycles), last_cycle=[last_cycle])
 
-    assert answers_to(windows, make_manifest(min_cycles=3)).states == [state]
+    assert fake_answers(asked_of(windows), make_manifest(min_cycles=3)).states == [state]
 
 
 def test_entropy_is_over_its_largest_value_for_each_windows_own_length(answers):

@@ -27,7 +27,6 @@ from service.core.batcher import (
 from service.core.cores import Cores
 from service.core.probes import probes, without_each
 from service.core.runtime import stacked
-from service.core.window import join, lay_out
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
@@ -37,6 +36,7 @@ from tests.fakes import (
     FakeObserver,
     FakeRuntime,
     StepExecutor,
+    joined,
     make_manifest,
     make_windows,
     window_input,
@@ -126,9 +126,8 @@ class Bench:
 
 def ragged(*cycles, ruls=None):
     """Windows of these lengths, with the lengths as RULs."""
-    given = [window_input(rul, cycles=n) for rul, n in zip(ruls or map(float, cycles), cycles, strict=True)]
-    windows, _ = join(given, [lay_out(window, RULES) for window in given], RULES)
-    return windows
+    pairs = zip(ruls or map(float, cycles), cycles, strict=True)
+    return joined(*(window_input(rul, cycles=n) for rul, n in pairs))[0]
 
 
 def ruls(pieces):

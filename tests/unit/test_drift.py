@@ -41,7 +41,7 @@ from service.metrics.board import Board
 from service.metrics.drift import QUIET_SECONDS, DriftCollector, DriftWarnings
 from service.metrics.instruments import Shared
 from tests.examples import examples
-from tests.fakes import fake_outputs, make_manifest
+from tests.fakes import fake_answers, make_manifest
 
 MANIFEST = make_manifest("fake", context=12)
 REFERENCE = drift_reference(MANIFEST)
@@ -66,13 +66,8 @@ def batch(last, *, cycles=STUCK_CYCLES, manifest=MANIFEST, age=40.0, seed=0):
 def asked(readings, *, manifest=MANIFEST, age=40.0, units=None):
     lengths = np.full(len(readings), readings.shape[1])
     ages = np.full(len(readings), age, dtype=np.float32)
-    outputs = fake_outputs(readings, lengths, manifest)
-    return answers_to(Asked(readings, lengths, ages), outputs, manifest), units or [None] * len(readings)
-
-
-def answers_to(asked, outputs, manifest):
-    rules = WindowRules.of(manifest, max_window_cycles=1000)
-    return Answers(asked, outputs, manifest, rules).bare()
+    answers = fake_answers(Asked(readings, lengths, ages), manifest)
+    return answers.bare(), units or [None] * len(readings)
 
 
 def as_in_training(count, seed=0):
@@ -349,7 +344,9 @@ def replay(flown, change):
     reference = drift_reference(manifest)
     monitor = monitor_of(reference)
     asked = Asked(change(windows.readings.copy()), windows.lengths, windows.last_cycle)
-    monitor.count(answers_to(asked, Outputs(**answers), manifest), windows.unit.tolist())
+    rules = WindowRules.of(manifest, max_window_cycles=1000)
+    replayed = Answers(asked, Outputs(**answers), manifest, rules)
+    monitor.count(replayed.bare(), windows.unit.tolist())
     return monitor.read()
 
 

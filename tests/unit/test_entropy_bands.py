@@ -13,13 +13,11 @@ from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.session import open_bundle
 from model.calibration import length_bands
 from model.domain import attention_entropy_ratio, attention_lag, edge_weights, head_similarity
-from service.core.answers import Answers, Piece, prediction
+from service.core.answers import Piece, prediction
 from service.core.queries import Explain
-from service.core.rules import WindowRules
-from service.core.runtime import Asked
 from service.drift.counts import BLOCKS, DriftCounts, block_size, totals_of
 from service.metrics.metrics import Metrics
-from tests.fakes import FakeRuntime, fake_outputs, make_manifest, make_windows
+from tests.fakes import FakeRuntime, asked_of, fake_answers, make_manifest, make_windows
 from tests.unit.test_metrics import batch_of
 
 SHORT, LONG = EntropyBand(shortest=2, low=0.5, high=1.0), EntropyBand(shortest=6, low=0.2, high=0.9)
@@ -86,11 +84,8 @@ def test_a_warning_compares_a_window_with_the_band_of_its_length(manifest):
     codes = {}
     for cycles in (4, 8):
         windows = make_windows(30.0, cycles=cycles)
-        lengths = np.array(windows.lengths)
-        asked = Asked(windows.readings, lengths, np.array(windows.last_cycle, np.float32))
-        outputs = fake_outputs(windows.readings, lengths, manifest)
-        answers = Answers(asked, outputs, manifest, WindowRules.of(manifest, max_window_cycles=100))
-        answer = prediction(Piece(answers, 0, [0]), 0, windows, 0, explain=Explain.ATTENTION)
+        piece = Piece(fake_answers(asked_of(windows), manifest), 0, [0])
+        answer = prediction(piece, 0, windows, 0, explain=Explain.ATTENTION)
         codes[cycles] = [warning.code for warning in answer.warnings]
 
     assert codes == {4: [], 8: ["attention_uniform"]}

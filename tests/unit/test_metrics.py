@@ -12,16 +12,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as PlainHistogram
 from structlog.testing import capture_logs
 
-from service.core.answers import Answers, Asked
 from service.core.ports import BatchReport
 from service.core.providers import Placement
+from service.core.runtime import Asked
 from service.labels import Route, Transport, codes
 from service.metrics import metrics as metrics_module
 from service.metrics.buckets import Buckets
 from service.metrics.instruments import Shared
 from service.metrics.metrics import Metrics
 from service.metrics.models import PART_BATCHES
-from tests.fakes import RULES, FakeRuntime, fake_outputs, make_manifest
+from tests.fakes import FakeRuntime, fake_answers, make_manifest
 
 
 @pytest.fixture
@@ -45,10 +45,9 @@ def batch_of(*windows, manifest, imputed=None, unit="17", is_probe=False):
     readings = np.zeros((len(windows), lengths.max(), 3), dtype=np.float32)
     readings[:, :, 1] = np.array([[reading] for reading, _ in windows])
     asked = Asked(readings, lengths, np.full(len(windows), 100.0, dtype=np.float32))
-    answers = Answers(asked, fake_outputs(readings, lengths, manifest), manifest, RULES)
     count = len(windows)
     of_windows = ([unit] * count, imputed or [0.0] * count, [is_probe] * count)
-    return BatchReport(count, [0.001], [0.02], 0.01, answers.bare(), *of_windows)
+    return BatchReport(count, [0.001], [0.02], 0.01, fake_answers(asked, manifest).bare(), *of_windows)
 
 
 @pytest.mark.parametrize("code", codes(Transport.HTTP))

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from service.core.answers import Answers, Asked, Piece
+from service.core.answers import Asked, Piece
 from service.core.lifecycle import Lifecycle
 from service.core.predictor import LoadedModel, Predictor
-from service.core.window import WindowInput, join, lay_out
+from service.core.window import WindowInput
 from service.errors import InvalidTensor
 from service.oip.inference import Inference, InferQuery
 from service.oip.tensors import GivenTensor
 from tests.examples import examples
-from tests.fakes import COLUMNS, FakeRuntime, fake_outputs, make_manifest
+from tests.fakes import COLUMNS, FakeRuntime, fake_answers, joined, make_manifest
 from tests.oip import NAMES
 
 CONTEXT = 4
@@ -41,8 +41,7 @@ class Batches:
         for row, i in zip(readings, rows, strict=True):
             row[: windows.lengths[i]] = windows.readings[i, : windows.lengths[i]]
         asked = Asked(readings, lengths, np.array([windows.last_cycle[i] for i in rows], np.float32))
-        outputs = fake_outputs(readings, lengths, MANIFEST)
-        return Piece(Answers(asked, outputs, MANIFEST, MODEL.rules), 1, places)
+        return Piece(fake_answers(asked, MANIFEST), 1, places)
 
 
 def inference(batcher=None):
@@ -92,9 +91,7 @@ def by_rows(asked):
     given_windows = [
         WindowInput(None, float(last[i]), None, asked["readings"][i, : lengths[i]]) for i in range(count)
     ]
-    windows, problems = join(
-        given_windows, [lay_out(window, MODEL.rules) for window in given_windows], MODEL.rules
-    )
+    windows, problems = joined(*given_windows, rules=MODEL.rules)
     return None if problems else windows
 
 

@@ -14,7 +14,6 @@ from service.core.answers import Answers, Piece
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, PredictQuery, Trust
 from service.core.rules import WindowRules
-from service.core.runtime import Asked
 from service.core.window import LaidOut, WindowInput, lay_out
 from service.errors import (
     InvalidWindows,
@@ -22,7 +21,7 @@ from service.errors import (
 )
 from service.http.shell import json_reply
 from service.labels import Stage
-from tests.fakes import RULES, FakeRuntime, make_manifest, make_windows, window_input
+from tests.fakes import RULES, FakeRuntime, asked_of, make_manifest, make_windows, window_input
 
 
 class InlineBatcher:
@@ -37,10 +36,9 @@ class InlineBatcher:
         self.submitted.append(windows)
         if self.error:
             raise self.error
-        asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle, np.float32))
         # Backwards, as where short windows go first: places say which answer is whose.
         places = range(len(windows))[::-1]
-        asked = Asked(asked.readings[places], asked.lengths[places], asked.last_cycle[places])
+        asked = asked_of(windows.only(places))
         outputs = self.runtime.run(asked.readings, asked.lengths, asked.last_cycle)
         return [Piece(Answers(asked, outputs, self.runtime.manifest, self.rules), 0, places)]
 

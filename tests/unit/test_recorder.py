@@ -11,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from service.core.answers import Answers, Piece, prediction
+from service.core.answers import Piece, prediction
 from service.core.queries import Explain, ModelName, Trust
 from service.core.queries import Grounds as Grounded
-from service.core.rules import WindowRules
-from service.core.runtime import Asked
-from service.core.window import join, lay_out
 from service.errors import StoreUnavailable
 from service.store.explanation import (
     MOST_BYTES,
@@ -29,7 +26,7 @@ from service.store.explanation import (
 from service.store.recorder import Recorder, briefs_of
 from service.store.rows import Drop, RowsRefused
 from tests.examples import examples
-from tests.fakes import FakeKeepingObserver, fake_outputs, make_manifest, window_input
+from tests.fakes import FakeKeepingObserver, asked_of, fake_answers, joined, make_manifest, window_input
 
 PATIENCE = 20
 FD001 = ModelName("fd001", "1", "f" * 64)
@@ -109,12 +106,8 @@ def started(fake, observer, *, most_rows=1000, chore=None, start=True, **options
 
 def answered(*given, manifest=MANIFEST, trust=UNSET):
     """Windows with predictions and pieces: pairs of RUL and options of `window_input`."""
-    inputs = [window_input(rul, **options) for rul, options in given]
-    rules = WindowRules.of(manifest, max_window_cycles=1000)
-    windows, _ = join(inputs, [lay_out(window, rules) for window in inputs], rules)
-    asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle))
-    outputs = fake_outputs(asked.readings, asked.lengths, manifest)
-    piece = Piece(Answers(asked, outputs, manifest, rules), 0, range(len(windows)))
+    windows, _ = joined(*(window_input(rul, **options) for rul, options in given))
+    piece = Piece(fake_answers(asked_of(windows), manifest), 0, range(len(windows)))
     grounds = Grounded(trust=trust)
     worded = [prediction(piece, i, windows, i, explain=Explain.NONE, grounds=grounds) for i in piece.places]
     return windows, worded, [piece]

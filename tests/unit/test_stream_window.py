@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.rules import WindowRules
-from service.core.window import WindowInput, join, lay_out
+from service.core.window import WindowInput
 from service.errors import CycleConflict, InvalidWindow
 from service.streams.window import StreamWindow, reading_values
-from tests.fakes import RULES
+from tests.fakes import RULES, joined
 
 F, CONTEXT = len(RULES.names), RULES.context
 numbers = st.floats(-1e6, 1e6, width=32)
@@ -45,8 +45,7 @@ def outcome(window: StreamWindow) -> object:
 
 def outcome_alone(readings, last_cycle: float | None) -> object:
     """The same of a request with these readings."""
-    given = WindowInput("1", last_cycle, readings=readings[-CONTEXT:])
-    windows, problems = join([given], [lay_out(given, RULES)], RULES)
+    windows, problems = joined(WindowInput("1", last_cycle, readings=readings[-CONTEXT:]))
     return [(p.code, p.detail) for p in problems[0]] if windows is None else told(windows)
 
 

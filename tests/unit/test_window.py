@@ -10,14 +10,22 @@ from hypothesis.extra.numpy import arrays
 
 from export.regime_readings import Typical
 from model.domain import LARGEST_CYCLE
-from service.core.answers import Answers, Piece, prediction
+from service.core.answers import Piece, prediction
 from service.core.probes import hiding_each, probes, without_each
 from service.core.queries import Explain
 from service.core.rules import WindowRules
-from service.core.runtime import Asked
-from service.core.window import WindowInput, check, join, lay_out
+from service.core.window import WindowInput, check, lay_out
 from service.errors import LONGEST_NAME, MAX_PROBLEMS
-from tests.fakes import COLUMNS, RULES, fake_outputs, make_manifest, make_windows, window_input
+from tests.fakes import (
+    COLUMNS,
+    RULES,
+    asked_of,
+    fake_answers,
+    joined,
+    make_manifest,
+    make_windows,
+    window_input,
+)
 
 INF = math.inf
 LARGEST = float(np.finfo(np.float32).max)
@@ -25,10 +33,6 @@ LARGEST = float(np.finfo(np.float32).max)
 
 def columns(**values):
     return {name: [0.0, 1.0, 2.0] for name in COLUMNS} | values
-
-
-def joined(*windows, rules=RULES):
-    return join(windows, [lay_out(window, rules) for window in windows], rules)
 
 
 def checked(window, rules=RULES):
@@ -43,13 +47,10 @@ def problems(window, rules=RULES):
     return {problem.pointer: problem.code for problem in found[0]}
 
 
-def out_of_range(windows, rules=RULES):
+def out_of_range(windows, manifest):
     """What is said of readings out of range; attention says nothing here."""
-    asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle))
-    answers = Answers(
-        asked, fake_outputs(asked.readings, asked.lengths, make_manifest()), make_manifest(), rules
-    )
-    answer = prediction(Piece(answers, 0, [0]), 0, windows, 0, explain=Explain.NONE)
+    piece = Piece(fake_answers(asked_of(windows), manifest), 0, [0])
+    answer = prediction(piece, 0, windows, 0, explain=Explain.NONE)
     return [c for c in answer.warnings if c.code == "out_of_range"]
 
 
@@ -80,14 +81,16 @@ def test_the_last_cycles_are_read_and_numbered_from_the_first_one_sent_where_the
 def test_a_column_out_of_range_is_warned_of_once_with_its_first_cycle_and_unit():
     given = WindowInput(last_cycle=10, columns=columns(sensor_2=[50.0, 400.0, 500.0]))
 
-    (warning,) = out_of_range(checked(given))
+    (warning,) = out_of_range(checked(given), make_manifest())
 
     assert warning.column == "sensor_2"
     assert "400 psia at cycle 9" in warning.detail
 
 
 def test_readings_within_the_margin_are_in_range():
-    assert out_of_range(checked(WindowInput(columns=columns(sensor_2=[-24.0, 50.0, 124.0])))) == []
+    within = checked(WindowInput(columns=columns(sensor_2=[-24.0, 50.0, 124.0])))
+
+    assert out_of_range(within, make_manifest()) == []
 
 
 def test_a_column_that_was_constant_in_training_may_be_rounded():
@@ -101,8 +104,8 @@ def test_a_column_that_was_constant_in_training_may_be_rounded():
         for value in (14.62, 14.7)
     ]
 
-    assert out_of_range(same, rules) == []
-    assert [warning.column for warning in out_of_range(other, rules)] == ["setting_1"]
+    assert out_of_range(same, manifest) == []
+    assert [warning.column for warning in out_of_range(other, manifest)] == ["setting_1"]
 
 
 @pytest.mark.parametrize(
