@@ -129,32 +129,29 @@ def test_a_column_that_some_files_lack_is_left_out(tmp_path):
     assert draft.left_out == (("y", "not in every file"),)
 
 
-def test_a_second_column_of_time_is_left_out(tmp_path):
-    table = [(1 + n // 30, n % 30, n % 30 / 24, n * 0.37 % 5) for n in range(90)]
+@pytest.mark.parametrize(
+    ("times", "cycle", "left_out"),
+    [
+        (
+            {"hour": lambda n: n % 30, "Time (d)": lambda n: n % 30 / 24},
+            "hour", ("Time (d)", "time: the cycle number tells it"),
+        ),
+        ({"time": lambda n: 1_764_072_000 + 60 * n}, None, ("time", "time: the cycle number tells it")),
+        (
+            {"cycle": lambda n: "" if n % 7 == 6 else n % 30},
+            None, ("cycle", "time, but 12 of its numbers are missing"),
+        ),
+    ],
+    ids=["a second column of time", "seconds since 1970", "missing numbers"],
+)  # fmt: skip
+def test_a_column_of_time_that_numbers_no_cycles_is_left_out(tmp_path, times, cycle, left_out):
+    table = [(1 + n // 30, *(time(n) for time in times.values()), n * 0.37 % 5) for n in range(90)]
 
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "hour", "Time (d)", "flow"))])
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", *times, "flow"))])
 
-    assert draft.cycle_column == "hour"
-    assert draft.left_out == (("Time (d)", "time: the cycle number tells it"),)
-
-
-def test_seconds_since_1970_are_no_cycle(tmp_path):
-    table = [(1 + n // 30, 1_764_072_000 + 60 * n, n * 0.37 % 5) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "time", "flow"))])
-
-    assert draft.cycle_column is None
-    assert draft.left_out == (("time", "time: the cycle number tells it"),)
-
-
-def test_a_column_of_cycles_with_missing_numbers_is_left_out(tmp_path):
-    table = [(1 + n // 30, "" if n % 7 == 6 else n % 30, n * 0.37 % 5) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow"))])
-
-    assert draft.cycle_column is None
+    assert draft.cycle_column == cycle
     assert [column.name for column in draft.columns.values()] == ["flow"]
-    assert draft.left_out == (("cycle", "time, but 12 of its numbers are missing"),)
+    assert draft.left_out == (left_out,)
 
 
 @given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True), st.text(min_size=1))
