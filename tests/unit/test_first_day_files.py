@@ -142,27 +142,22 @@ def test_decimal_commas_are_read_and_said(tmp_path, delimiter, caplog):
     assert "decimal commas: 2,5 is read as 2.5" in caplog.text
 
 
-def test_decimal_commas_beside_a_broken_cell_leave_the_cells_place_in_the_error(tmp_path):
-    rows = [("a", 1, "40,5", "2,5", 9), ("a", 2, "1,5", "x", 9)]
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("x", r"expected a number, got 'x'"),
+        ("1.234,5", r"expected a number, got '1\.234,5'"),
+        ("9.062", r"expected a number, got '9\.062': .* decimal commas"),
+    ],
+    ids=["text", "a point and a comma", "a point"],
+)
+def test_a_cell_that_is_no_number_with_a_decimal_comma_is_refused_beside_those_that_are(
+    tmp_path, cell, message
+):
+    rows = [("a", 1, "40,5", "2,5", 9), ("a", 2, "1,5", cell, 9)]
 
-    with pytest.raises(InvalidData, match=r"line 3, column 'vibration': expected a number, got 'x'"):
+    with pytest.raises(InvalidData, match=rf"line 3, column 'vibration': {message}"):
         read_trajectories(csv_file(tmp_path / "pumps.csv", rows=rows, delimiter=";"), PUMPS)
-
-
-def test_points_and_commas_in_one_number_are_refused(tmp_path):
-    with pytest.raises(InvalidData, match=r"expected a number, got '1\.234,5'"):
-        read_trajectories(
-            csv_file(tmp_path / "p.csv", rows=[("a", 1, "2,5", "1.234,5", 9)], delimiter=";"), PUMPS
-        )
-
-
-def test_a_number_with_a_point_in_a_file_with_decimal_commas_is_refused(tmp_path):
-    path = csv_file(
-        tmp_path / "p.csv", rows=[("a", 1, "2,5", 3, 9), ("a", 2, "2,5", "9.062", 9)], delimiter=";"
-    )
-
-    with pytest.raises(InvalidData, match=r"line 3, column 'vibration': .* got '9\.062': .* decimal commas"):
-        read_trajectories(path, PUMPS)
 
 
 def test_quoted_decimal_commas_are_read_between_semicolons(tmp_path):
@@ -316,17 +311,16 @@ def test_a_folder_without_such_a_file_says_what_it_has(tmp_path):
 # Errors
 
 
-def test_columns_that_are_missing_are_listed_beside_those_of_the_file_and_fleet_is_offered(tmp_path):
-    path = csv_file(tmp_path / "p.csv", ("pump", "day", "load", "vib", "bar"))
-
-    with pytest.raises(InvalidData, match="cycle, unit; the file has pump, day, load, vib") as caught:
-        read_units(path, MANIFEST, fleet=None)
-
-    assert "--fleet" in str(caught.value)
-
-
-def test_a_file_without_any_column_of_the_model_is_told_its_own_columns(tmp_path):
-    path = csv_file(tmp_path / "p.csv", ("unit", "cycle", "kW", "vib", "bar"))
-
-    with pytest.raises(InvalidData, match=r"the file has unit, cycle, kW, vib, bar.*--fleet"):
-        read_units(path, MANIFEST, fleet=None)
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (("pump", "day", "load", "vib", "bar"), r"cycle, unit; the file has pump, day, load, vib.*--fleet"),
+        (("unit", "cycle", "kW", "vib", "bar"), r"the file has unit, cycle, kW, vib, bar.*--fleet"),
+    ],
+    ids=["no unit and cycle", "no column of the model"],
+)
+def test_columns_that_are_missing_are_listed_beside_those_of_the_file_and_fleet_is_offered(
+    tmp_path, header, message
+):
+    with pytest.raises(InvalidData, match=message):
+        read_units(csv_file(tmp_path / "p.csv", header), MANIFEST, fleet=None)
