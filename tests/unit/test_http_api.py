@@ -77,12 +77,15 @@ async def test_the_examples_of_a_prediction_are_the_same_window_by_name_and_by_r
     assert one["rul"] == other["rul"]
 
 
-async def test_a_number_that_is_too_large_is_left_to_the_windows_check():
+async def reply_to(text):
+    """The answer to a body that no encoder of JSON writes."""
     async with in_process() as service:
-        body = b'{"windows": [{"readings": [[1, 1e999, 1]]}]}'
-        reply = await service.http.post(
-            "/v1/predict", content=body, headers={"content-type": "application/json"}
-        )
+        headers = {"content-type": "application/json"}
+        return await service.http.post("/v1/predict", content=text.encode(), headers=headers)
+
+
+async def test_a_number_that_is_too_large_is_left_to_the_windows_check():
+    reply = await reply_to('{"windows": [{"readings": [[1, 1e999, 1]]}]}')
 
     (problem,) = reply.json()["errors"]
     assert (problem["pointer"], problem["code"]) == ("/windows/0/readings/0/1", "non_finite")
@@ -98,11 +101,7 @@ async def test_an_integer_is_the_name_of_a_unit(beside):
 
 @pytest.mark.parametrize(("unit", "digits"), [("9" * 257, 257), ("-" + "9" * 300, 301)])
 async def test_an_integer_of_too_many_digits_is_no_name(unit, digits):
-    body = b'{"windows": [{"unit": %s, "readings": [[1, 1, 1]]}]}' % unit.encode()
-    async with in_process() as service:
-        reply = await service.http.post(
-            "/v1/predict", content=body, headers={"content-type": "application/json"}
-        )
+    reply = await reply_to(f'{{"windows": [{{"unit": {unit}, "readings": [[1, 1, 1]]}}]}}')
 
     (problem,) = reply.json()["errors"]
     assert (problem["pointer"], problem["code"]) == ("/windows/0/unit", "bad_name")
@@ -140,10 +139,7 @@ async def test_other_values_are_no_names(unit):
     ],
 )
 async def test_text_that_is_no_json_is_malformed(text, beside):
-    async with in_process() as service:
-        reply = await service.http.post(
-            "/v1/predict", content=(text % beside).encode(), headers={"content-type": "application/json"}
-        )
+    reply = await reply_to(text % beside)
 
     assert reply.status_code == 400
     assert reply.json()["title"] == "The body is malformed"
