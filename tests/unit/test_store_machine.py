@@ -12,12 +12,12 @@ from sqlalchemy import select
 from service.errors import StoreUnavailable
 from service.store import database
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
-from service.store.rows import ModelVersion, RowsRefused
+from service.store.rows import RowsRefused
 from service.store.schema import OUTCOMES, PREDICTIONS, UNITS
 from service.store.store import Store
 from tests.examples import examples
+from tests.unit.test_store import FD001, row
 
-VERSION = ModelVersion("fd001", "1", 125.0, 0.9)
 PROCESS = st.integers(0, 1)
 UNIT = st.sampled_from("abc")
 CYCLE = st.integers(1, 6)
@@ -27,24 +27,7 @@ ROWS = st.dictionaries(
 
 
 def rows_of(given):
-    return [
-        (
-            "fd001",
-            unit,
-            "",
-            cycle,
-            float(rul),
-            rul - 5.0,
-            rul + 5.0,
-            "estimated",
-            "healthy",
-            float(at),
-            None,
-            None,
-            "1",
-        )
-        for (unit, cycle), (rul, at) in given.items()
-    ]
+    return [row(unit, cycle, float(rul), at=float(at)) for (unit, cycle), (rul, at) in given.items()]
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -64,7 +47,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.predictions, self.units, self.outcomes = {}, {}, {}
 
     def open(self):
-        return Store.open(f"sqlite:///{self.path}", [VERSION])
+        return Store.open(f"sqlite:///{self.path}", [FD001])
 
     @rule(process=PROCESS, given=ROWS)
     def write(self, process, given):
@@ -152,9 +135,9 @@ class StoreMachine(RuleBasedStateMachine):
             units = connection.execute(select(u.unit, u.last_cycle, u.predicted_at, u.rul)).all()
             outcomes = connection.execute(select(o.unit, o.kind, o.cycle)).all()
 
-        assert {tuple(row[:2]): tuple(row[2:]) for row in predictions} == self.predictions
-        assert {row[0]: tuple(row[1:]) for row in units} == self.units
-        assert {row[0]: tuple(row[1:]) for row in outcomes} == self.outcomes
+        assert {tuple(found[:2]): tuple(found[2:]) for found in predictions} == self.predictions
+        assert {unit: tuple(rest) for unit, *rest in units} == self.units
+        assert {unit: tuple(rest) for unit, *rest in outcomes} == self.outcomes
 
     def teardown(self):
         for store in self.stores:
