@@ -51,6 +51,11 @@ def make_batcher(runtime, executor):
     )
 
 
+def make_predictor(runtime, executor):
+    loaded = LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)
+    return Predictor({"fake": loaded}, max_request_windows=8)
+
+
 def windows_of(units, answerer, *, last_only=False):
     return UnitWindows(units, context=answerer.manifest.context, every=LAST if last_only else 1)
 
@@ -76,8 +81,7 @@ async def test_with_costs_each_row_has_the_stop_that_the_service_advises(executo
     query = PredictQuery(
         [WindowInput("a", 119.0, None, unit(cycles=119).readings[-8:].tolist())], costs=costs
     )
-    model = LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)
-    (answer,) = (await Predictor({"fake": model}, max_request_windows=6).predict(query)).predictions
+    (answer,) = (await make_predictor(runtime, executor).predict(query)).predictions
     made = answer.decision
     assert row["act_at_cycle"] == made.act_at_cycle >= 119
     assert row["cost_ratio"] == made.cost_per_cycle / made.run_to_failure_cost_per_cycle
@@ -122,24 +126,6 @@ async def test_a_window_covers_the_last_cycles_that_the_model_reads(offline):
     assert made[0]["last_cycle"] == 120
 
 
-async def test_a_cycle_without_a_reading_is_a_missing_one_as_in_a_request_with_nulls(offline, executor):
-    runtime = FakeRuntime(make_manifest(context=8))
-    predictor = Predictor(
-        {"fake": LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)},
-        max_request_windows=8,
-    )
-    gappy = unit(cycles=6, step=2)  # cycles 1, 3, .. 11
-    by_cycle = [[0.0, (cycle - 1) / 2, 0.0] if cycle % 2 else [None] * 3 for cycle in range(4, 12)]
-
-    made, _ = await asked([gappy], offline, last_only=True)
-    reply = await predictor.predict(PredictQuery([WindowInput("a", 11.0, None, by_cycle)]))
-
-    (prediction,) = reply.predictions
-    assert made[0]["rul"] == prediction.rul
-    assert made[0]["entropy_ratio"] == prediction.attention.entropy_ratio
-    assert made[0]["top_cycle"] == 4 == 11 - len(prediction.attention.weights) + 1
-
-
 async def test_a_window_of_one_cycle_has_no_entropy(offline):
     made, _ = await asked([unit(cycles=2)], offline)
 
@@ -163,26 +149,25 @@ async def test_a_window_that_cannot_be_read_keeps_an_empty_row_and_a_reason(offl
     ]
 
 
-async def test_the_row_is_what_the_predictor_answers(offline, executor):
-    runtime = FakeRuntime(make_manifest(context=8))
-    loaded = LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)
-    predictor = Predictor({"fake": loaded}, max_request_windows=8)
-    trajectory = unit(cycles=8)
-    window = WindowInput("a", 8.0, None, trajectory.readings.tolist())
+@pytest.mark.parametrize("step", [1, 2])
+async def test_the_row_is_what_the_predictor_answers_to_a_window_with_nulls_for_cycles_without_a_reading(
+    offline, executor, step
+):
+    trajectory = unit(cycles=8, step=step)
+    last, known = int(trajectory.cycles[-1]), dict(zip(trajectory.cycles, trajectory.readings, strict=True))
+    by_cycle = [known[c].tolist() if c in known else [None] * 3 for c in range(last - 7, last + 1)]
+    predictor = make_predictor(FakeRuntime(offline.manifest), executor)
 
-    reply = await predictor.predict(PredictQuery([window]))
-    made, _ = await asked([trajectory], offline, last_only=True)
+    reply = await predictor.predict(PredictQuery([WindowInput("a", float(last), None, by_cycle)]))
+    (row,), _ = await asked([trajectory], offline, last_only=True)
 
     (prediction,) = reply.predictions
-    assert made[0]["rul"] == prediction.rul
-    assert (made[0]["rul_lower"], made[0]["rul_upper"]) == (
-        prediction.interval.lower,
-        prediction.interval.upper,
-    )
-    assert made[0]["rul_state"] == prediction.rul_state
-    assert made[0]["health_state"] == prediction.health_state.label
-    assert made[0]["entropy_ratio"] == prediction.attention.entropy_ratio
-    assert made[0]["top_cycle"] == 1
+    assert row["rul"] == prediction.rul
+    assert (row["rul_lower"], row["rul_upper"]) == (prediction.interval.lower, prediction.interval.upper)
+    assert row["rul_state"] == prediction.rul_state
+    assert row["health_state"] == prediction.health_state.label
+    assert row["entropy_ratio"] == prediction.attention.entropy_ratio
+    assert row["top_cycle"] == last - len(prediction.attention.weights) + 1 == last - 7
 
 
 async def test_rows_of_a_model_that_explains_readings_say_what_they_rest_on(executor):
