@@ -359,14 +359,12 @@ async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said
 
 async def test_a_shadow_changes_no_answer_and_is_measured(service, newer):
     before = await service.predict()
-    begun = await service.client.post(
-        "/v1/models/fd001/shadow", json={"bundle": str(newer.path), "share": 0.5}
-    )
+    begun = await service.change("POST", "/fd001/shadow", newer.path, share=0.5)
 
     during = [await service.predict() for _ in range(4)]
     await until(lambda: service.value("rul_shadow_absolute_difference_cycles_count", model="fd001") == 2)
-    ended = await service.client.delete("/v1/models/fd001/shadow")
-    again = await service.client.delete("/v1/models/fd001/shadow")
+    ended = await service.change("DELETE", "/fd001/shadow")
+    again = await service.change("DELETE", "/fd001/shadow")
     for _ in range(4):
         await service.predict()
 
@@ -387,7 +385,7 @@ async def asked(path, **options):
 
 async def test_a_shadow_that_fails_harms_no_answer_and_is_counted(service, newer, monkeypatch):
     before = await service.predict()
-    await service.client.post("/v1/models/fd001/shadow", json={"bundle": str(newer.path), "share": 1.0})
+    await service.change("POST", "/fd001/shadow", newer.path, share=1.0)
     candidate = service.parts.desk.predictor.models["fd001"].batcher._candidate
     monkeypatch.setattr(candidate._runtime, "_names", ["no such output"])
 
@@ -398,15 +396,15 @@ async def test_a_shadow_that_fails_harms_no_answer_and_is_counted(service, newer
 
 
 async def test_a_swap_ends_a_shadow_and_a_shadow_reads_what_the_model_reads(service, newer):
-    shadow = {"bundle": str(newer.path), "share": 1}
     refused = [
-        await service.client.post("/v1/models/fd001/shadow", json=body)
-        for body in ({"bundle": "fd002"}, {**shadow, "share": 0}, {**shadow, "share": 2})
+        await service.change("POST", "/fd001/shadow", "fd002"),
+        await service.change("POST", "/fd001/shadow", newer.path, share=0),
+        await service.change("POST", "/fd001/shadow", newer.path, share=2),
     ]
-    await service.client.post("/v1/models/fd001/shadow", json=shadow)
+    await service.change("POST", "/fd001/shadow", newer.path, share=1)
 
     await service.change("POST", "/fd001", newer.path)
 
     assert [answer.status_code for answer in refused] == [422, 400, 400]
-    assert (await service.client.delete("/v1/models/fd001/shadow")).status_code == 409
+    assert (await service.change("DELETE", "/fd001/shadow")).status_code == 409
     assert await service.version() == "2"
