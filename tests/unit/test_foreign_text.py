@@ -1,6 +1,5 @@
 """Text of strangers reaches terminals without control characters, and spreadsheets without formulas."""
 
-import doctest
 import io
 import logging
 import subprocess
@@ -8,8 +7,6 @@ import sys
 
 import pytest
 
-import model.domain
-import rul_client.commands.output
 from rul_client.commands.outcomes import _cell
 from rul_client.commands.output import csv_cell
 from rul_client.commands.predict.rows import COLUMNS
@@ -18,11 +15,6 @@ from service import logs
 from service.choices import LogFormat
 
 ESCAPE = "pump\x1b]0;owned\x07\x1b[2J\u202e"
-
-
-@pytest.mark.parametrize("module", [model.domain, rul_client.commands.output])
-def test_the_examples_of_the_docstrings_hold(module):
-    assert doctest.testmod(module).failed == 0
 
 
 def test_an_error_line_has_no_control_characters():

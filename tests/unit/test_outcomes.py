@@ -1,6 +1,5 @@
 """Judgement: errors and coverage from failures, contradictions from removals."""
 
-import doctest
 from dataclasses import asdict
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import service.store.judgement
 from model.domain import Trajectory, capped_rul, cycles_left
 from service.store.judgement import accuracy_of, judge
 from tests.accuracy import accuracy_by_pandas
@@ -18,10 +16,6 @@ from tests.accuracy import accuracy_by_pandas
 def judged(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), upper=(20.0,)):
     rows = list(zip(last, rul, lower, upper, strict=True))
     return judge(rows, failed=failed, outcome_cycle=outcome, cap=125.0)
-
-
-def test_the_examples_hold():
-    assert doctest.testmod(service.store.judgement).failed == 0
 
 
 def test_the_truth_is_the_rul_of_training():

@@ -1,16 +1,10 @@
 """Where the store is: defaults, what is accepted, and messages that keep passwords to themselves."""
 
-import doctest
 from pathlib import Path
 
 import pytest
 
-import service.store.url
 from service.store.url import InvalidStoreUrl, state_folder, store_url
-
-
-def test_the_examples_hold():
-    assert doctest.testmod(service.store.url).failed == 0
 
 
 def test_without_an_address_it_is_a_file_in_the_state_folder():
