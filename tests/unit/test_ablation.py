@@ -1,7 +1,6 @@
 """A silenced head: nothing that it reads reaches the answer, and its worth is the RMSE that it saves."""
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +8,8 @@ import torch
 
 from model.calibration import read_windows
 from model.crossfit import held_out_fold
-from model.dataset import split_fold
 from model.experiments import NoHeads, ablate_heads, without_head
-from model.run import prepare
-from tests.fleets import worn_pumps
-from tests.tiny_bundle import SMALL
-from tests.unit.test_networks_of_the_texts import CONFIG, FLEET, batch, network
+from tests.unit.test_networks_of_the_texts import FLEET, batch, network, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,10 +80,7 @@ def test_a_network_without_heads_has_none_to_silence():
 
 @pytest.mark.parametrize("name", WITH_HEADS)
 def test_a_heads_worth_is_the_rmse_that_it_saves_on_held_out_units(name):
-    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
-    trainer, reference = prepare(
-        parts, FLEET, network=name, config=replace(CONFIG, steps=30), options=SMALL[name]
-    )
+    trainer, parts, reference = trainer_of(name, steps=30)
     for _ in range(30):
         trainer.update()
     fold = held_out_fold(trainer.net, parts, reference)

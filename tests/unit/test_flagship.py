@@ -1,35 +1,28 @@
 """`flagship`: what its contributions promise, with random weights and after training."""
 
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-from model.dataset import split_fold
 from model.flagship import SEARCH_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
 from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
 from model.networks import build_network, network_config
 from model.readout import Pools, ReadOut, secant
-from model.run import prepare
-from model.training import TrainConfig
-from tests.fleets import PUMPS, worn_pumps
 from tests.tiny_bundle import SMALL
+from tests.unit.test_networks_of_the_texts import FLEET, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-FLEET = replace(PUMPS, context=12)
-CONFIG = TrainConfig(seed=5, steps=20, batch=32, check_every=20, truncations=4, learning_rate=1e-2)
 EXACT_CYCLES = 1e-3
 
 
 @pytest.fixture(scope="module", params=["random weights", "trained"])
 def net(request):
-    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
-    trainer, _ = prepare(parts, FLEET, network="flagship", config=CONFIG, options=SMALL["flagship"])
+    trainer, *_ = trainer_of("flagship", steps=20, batch=32, check_every=20, learning_rate=1e-2)
     while request.param == "trained" and not trainer.done:
         trainer.update()
     return trainer.net.eval()

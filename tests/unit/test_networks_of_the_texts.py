@@ -10,6 +10,8 @@ import torch
 from export.attention import head_redundancy
 from export.outputs import MAP, PER_CYCLE, cycles_of
 from export.to_onnx import to_onnx
+from model.calibration import entropy_references, read_windows
+from model.dataset import split_fold
 from model.fleet import fleet_named
 from model.layers import valid_cycles
 from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
@@ -45,6 +47,14 @@ def network(name, **options):
     if config.relative_positions:  # they begin at 0
         torch.nn.init.normal_(net.between.relative.bias)
     return net.eval()
+
+
+def trainer_of(name, **config):
+    """A trainer of a tiny network on worn pumps, its parts and the statistics of the training units."""
+    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+    chosen = replace(CONFIG, **config)
+    trainer, reference = prepare(parts, FLEET, network=name, config=chosen, options=SMALL[name])
+    return trainer, parts, reference
 
 
 def batch(windows=6, cycles=12, seed=0):
@@ -290,15 +300,9 @@ def test_every_option_exports_with_dynamic_batch_and_cycles(name, options, tmp_p
 
 
 def test_heads_that_are_driven_apart_in_training_diverge():
-    from model.calibration import read_windows
-    from model.dataset import split_fold
-
-    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     apart = {}
     for weight in (0.0, 1.0):
-        config = replace(CONFIG, steps=40, learning_rate=1e-2, heads_apart=weight)
-        options = SMALL["selfattention"]
-        trainer, _ = prepare(parts, FLEET, network="selfattention", config=config, options=options)
+        trainer, parts, _ = trainer_of("selfattention", steps=40, learning_rate=1e-2, heads_apart=weight)
         for _ in range(40):
             trainer.update()
 
@@ -309,14 +313,9 @@ def test_heads_that_are_driven_apart_in_training_diverge():
 
 
 def test_spreading_attention_out_in_training_raises_its_entropy():
-    from model.calibration import entropy_references
-    from model.dataset import split_fold
-
-    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     median = {}
     for weight in (-1.0, 1.0):
-        config = replace(CONFIG, steps=40, learning_rate=1e-2, entropy_weight=weight)
-        trainer, _ = prepare(parts, FLEET, network="amnl", config=config, options=SMALL["amnl"])
+        trainer, parts, _ = trainer_of("amnl", steps=40, learning_rate=1e-2, entropy_weight=weight)
         with torch.no_grad():  # even attention is a saddle: begin beside it
             trainer.net.score.score.vector.mul_(20.0)
         for _ in range(40):
