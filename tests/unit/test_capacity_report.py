@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ LOADS = (Load(callers=1), Load(callers=64), Load(per_second=2000))
 GRAPH = {1: 0.0001, 8: 0.0004, 32: 0.001}
 
 
+@cache
 def measurement(*, slower: float = 1.0) -> Measurement:
     """Two rounds that measured what the simulation says, or service times that were slower by a factor."""
 
