@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
-from model.domain import Column, Schema, Trajectory
+from model.domain import Column, Schema, Trajectory, WindowSet
 from model.fleet import Fleet, fleet_toml
 from model.writers import csv_text
 
@@ -62,6 +63,25 @@ def write_fleet(folder: Path, units: Sequence[Trajectory], fleet: Fleet) -> tupl
     data.write_bytes(csv_text(units, fleet.schema))
     described.write_text(fleet_toml(fleet), encoding="utf-8")
     return data, described
+
+
+def windows_of(
+    readings: ArrayLike,
+    *,
+    lengths: ArrayLike | None = None,
+    rul: ArrayLike = np.nan,
+    unit: Sequence[str] | None = None,
+) -> WindowSet:
+    """Windows [W, T, F] that end at cycle 50, whole and each of its own unit unless told otherwise."""
+    made = np.array(readings, np.float32)
+    count, cycles, _ = made.shape
+    return WindowSet(
+        made,
+        np.full(count, cycles) if lengths is None else np.array(lengths),
+        np.full(count, 50, np.float32),
+        np.full(count, rul, np.float32),
+        np.array([str(i) for i in range(count)] if unit is None else unit),
+    )
 
 
 @st.composite

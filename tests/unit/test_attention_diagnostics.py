@@ -19,7 +19,7 @@ from model.calibration import read_windows
 from model.checkpoint import Checkpoint
 from model.crossfit import Fold, attention_worth
 from model.dataset import split_fold
-from model.domain import InvalidData, Trajectory, WindowSet
+from model.domain import InvalidData, Trajectory
 from model.faithfulness import (
     FEWEST_CYCLES,
     Reply,
@@ -31,23 +31,13 @@ from model.faithfulness import (
 from model.reference import fit_reference
 from model.regimes import Regimes, find_regimes
 from model.sensitivity import sensitivity_figures
+from tests.fleets import windows_of
 from tests.tiny_bundle import CONFIG, FLEET, FOLDS, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 T = 20
 BAND = EntropyReference(head="mean", low=0.3, median=0.6, high=0.9).limits(T)
-
-
-def windows_of(readings, *, lengths=None, unit=None):
-    count = len(readings)
-    return WindowSet(
-        np.asarray(readings, np.float32),
-        np.full(count, readings.shape[1]) if lengths is None else np.asarray(lengths),
-        np.full(count, 50, np.float32),
-        np.full(count, np.nan, np.float32),
-        np.array([str(i) for i in range(count)] if unit is None else unit),
-    )
 
 
 def uniform(lengths, cycles=T):

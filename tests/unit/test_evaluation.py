@@ -18,10 +18,11 @@ from model.calibration import (
 )
 from model.crossfit import Fold, scaled_by_rul
 from model.decision import FleetLife, Forecast, remaining_life
-from model.domain import InvalidData, WindowSet
+from model.domain import InvalidData
 from model.evaluation import TITLES, Answered, boosting_caution, boosting_figures, figures, nasa_score
 from model.network import Distribution, NetworkConfig
 from model.prognostics import by_answer
+from tests.fleets import windows_of
 
 
 def answered(truth, rul, *, half_width=10.0, unit=None):
@@ -108,24 +109,22 @@ def test_an_interval_always_holds_its_answer():
     assert high > 1.9
 
 
+def labelled(rul, unit):
+    """Windows of one cycle with these labels; what they read does not matter."""
+    return windows_of(np.zeros((len(rul), 1, 1)), rul=rul, unit=unit)
+
+
+def read_as(rul, *, scale):
+    """What a network says of windows: these RULs, each with this scale of its error."""
+    nothing = np.zeros((len(rul), 1), np.float32)
+    return Read(rul, np.full(len(rul), scale, np.float32), nothing, nothing, nothing)
+
+
 def calibration_windows(*, units, each, seed):
     rng = np.random.default_rng(seed)
     rul = rng.uniform(20, 80, units * each).astype(np.float32)
-    windows = WindowSet(
-        readings=np.zeros((len(rul), 1, 1), np.float32),
-        lengths=np.ones(len(rul), np.int64),
-        last_cycle=np.ones(len(rul), np.float32),
-        rul=rul + rng.normal(0, 5, len(rul)).astype(np.float32),
-        unit=np.repeat([str(i) for i in range(units)], each),
-    )
-    read = Read(
-        rul,
-        np.full(len(rul), 5.0, np.float32),
-        np.zeros((len(rul), 2)),
-        np.ones((len(rul), 1)),
-        np.zeros((len(rul), 3)),
-    )
-    return read, windows
+    unit = np.repeat([str(i) for i in range(units)], each)
+    return read_as(rul, scale=5.0), labelled(rul + rng.normal(0, 5, len(rul)), unit)
 
 
 def test_intervals_made_from_other_units_cover_as_they_promise():
@@ -250,15 +249,8 @@ def uneven(*, units, seed):
     unit = np.repeat([str(i) for i in range(units)], 30)
     rul = rng.uniform(0, CAP, len(unit)).astype(np.float32)
     width = np.where(rul > 60, 8.0, 2.0)
-    windows = WindowSet(
-        readings=np.zeros((len(unit), 1, 1), np.float32),
-        lengths=np.ones(len(unit), np.int64),
-        last_cycle=np.ones(len(unit), np.float32),
-        rul=np.clip(rul + width * rng.normal(size=len(unit)), 0, None).astype(np.float32),
-        unit=unit,
-    )
-    nothing = np.zeros((len(unit), 1), np.float32)
-    return Read(rul, np.full(len(unit), 3.0, np.float32), nothing, nothing, nothing), windows
+    truth = np.clip(rul + width * rng.normal(size=len(unit)), 0, None)
+    return read_as(rul, scale=3.0), labelled(truth, unit)
 
 
 def coverage_by_answer(read, windows):
@@ -315,8 +307,7 @@ def test_exact_answers_keep_their_scale():
 
 def test_factors_change_gradually_between_the_middles_of_bands():
     rul = np.array([-5.0, 15.0, 30.0, 45.0, 75.0, 120.0], np.float32)
-    nothing = np.zeros((6, 1), np.float32)
-    read = Read(rul, np.full(6, 2.0, np.float32), nothing, nothing, nothing)
+    read = read_as(rul, scale=2.0)
 
     found = rescaled(read, np.array([1.0, 2.0, 3.0]), cap=90.0)
 

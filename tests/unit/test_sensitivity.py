@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from model.domain import WindowSet, concatenated
+from model.domain import concatenated
 from model.faithfulness import (
     Reply,
     agreement_beyond_place,
@@ -22,21 +22,15 @@ from model.sensitivity import (
     wear_direction,
     worn_readings,
 )
-from tests.fleets import PUMP_SCHEMA, worn_pumps
+from tests.fleets import PUMP_SCHEMA, windows_of, worn_pumps
 
 T, F = 20, 3
-UNITS = np.array(["a", "a", "b", "b", "c", "c"])
-
-
-def windows_of(readings):
-    count = len(readings)
-    last = np.full(count, 50, np.float32)
-    return WindowSet(readings.astype(np.float32), np.full(count, T), last, last, np.resize(UNITS, count))
+UNITS = ["a", "a", "b", "b", "c", "c"]
 
 
 @pytest.fixture
 def windows():
-    return windows_of(np.random.default_rng(0).normal(size=(6, T, F)))
+    return windows_of(np.random.default_rng(0).normal(size=(6, T, F)), unit=UNITS)
 
 
 def by_readings(windows):
@@ -80,21 +74,20 @@ def test_a_profile_by_lag_is_found_out(windows):
 
 
 def test_one_more_cycle_moves_nothing_where_readings_alone_decide(windows):
-    same = windows_of(np.ones((6, T, F)))
+    same = windows_of(np.ones((6, T, F)), unit=UNITS)
 
     assert figures_of(by_readings, same)["moved"] == pytest.approx(1 / (T - 1))  # first cycle to last
     assert figures_of(by_lag, same)["moved"] == pytest.approx(0.2, abs=0.01)
 
 
-def test_wear_comes_in_the_middle_of_a_short_window_too(windows):
-    short = WindowSet(windows.readings, np.full(6, T), windows.last_cycle, windows.rul, windows.unit)
+def test_wear_comes_in_the_middle_of_a_window(windows):
     seen = []
 
     def ask(asked):
         seen.append(asked.readings)
         return by_readings(asked)
 
-    measure_sensitivity(ask, short, short.readings + 4.0)
+    measure_sensitivity(ask, windows, windows.readings + 4.0)
 
     worn = np.flatnonzero((seen[1] != seen[0]).any((0, 2)))
     assert worn.tolist() == [7, 8, 9, 10, 11]
@@ -106,7 +99,7 @@ def test_parts_are_joined_in_order(windows):
 
     found = concatenated([one, other])
 
-    assert found.unit.tolist() == UNITS.tolist()
+    assert found.unit.tolist() == UNITS
     np.testing.assert_array_equal(found.before, np.concatenate([one.before, other.before]))
 
 

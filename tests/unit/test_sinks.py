@@ -7,7 +7,7 @@ from export.attention import end_weights, report_head, sentences
 from export.attention_cli import heads_table
 from model.faithfulness import Reply, measure_faithfulness
 from tests.fakes import make_manifest
-from tests.unit.test_attention_diagnostics import windows_of
+from tests.fleets import windows_of
 from tests.unit.test_attention_reference import worked_example
 
 T = 20
