@@ -257,6 +257,10 @@ async def test_readings_that_are_none_are_refused_before_anything_is_sent(given,
         await server.ask(given)
 
 
+def last_window(unit, cycle, *values):
+    return {"unit": unit, "last_cycle": cycle, "columns": {"sensor_1": [*values]}}
+
+
 async def test_a_file_sends_the_last_window_of_each_unit(tmp_path):
     (tmp_path / "units.csv").write_text("unit,cycle,sensor_1\na,1,5\na,2,6\nb,1,7\n", encoding="utf-8")
     server = Server(good())
@@ -264,39 +268,27 @@ async def test_a_file_sends_the_last_window_of_each_unit(tmp_path):
     await server.ask(tmp_path / "units.csv")
 
     assert server.sent()["model"] == "fake"
-    assert server.sent()["windows"] == [
-        {"unit": "a", "last_cycle": 2, "columns": {"sensor_1": [5, 6]}},
-        {"unit": "b", "last_cycle": 1, "columns": {"sensor_1": [7]}},
-    ]
+    assert server.sent()["windows"] == [last_window("a", 2, 5, 6), last_window("b", 1, 7)]
 
 
-async def test_a_data_frame_sends_the_last_window_of_each_unit_in_order_of_cycles():
-    frame = pd.DataFrame({"unit": ["a", "b", "a"], "cycle": [2, 1, 1], "sensor_1": [6, 7, 5], "site": "x"})
+@pytest.mark.parametrize(
+    ("columns", "windows"),
+    [
+        (
+            {"unit": ["a", "b", "a"], "cycle": [2, 1, 1], "sensor_1": [6, 7, 5], "site": "x"},
+            [last_window("a", 2, 5, 6), last_window("b", 1, 7)],
+        ),
+        ({"unit": 1, "cycle": [1, 3], "sensor_1": [5, 6]}, [last_window("1", 3, 5, None, 6)]),
+        ({"sensor_1": [5, 6]}, [last_window(None, None, 5, 6)]),
+    ],
+    ids=["cycles in any order", "a skipped cycle is missing", "no unit and no cycle"],
+)
+async def test_a_data_frame_sends_the_last_window_of_each_unit_in_order_of_cycles(columns, windows):
     server = Server(good())
 
-    await server.ask(frame)
+    await server.ask(pd.DataFrame(columns))
 
-    assert server.sent()["windows"] == [
-        {"unit": "a", "last_cycle": 2, "columns": {"sensor_1": [5, 6]}},
-        {"unit": "b", "last_cycle": 1, "columns": {"sensor_1": [7]}},
-    ]
-
-
-async def test_cycles_that_a_data_frame_skips_are_sent_as_missing():
-    frame = pd.DataFrame({"unit": 1, "cycle": [1, 3], "sensor_1": [5, 6]})
-    server = Server(good())
-
-    await server.ask(frame)
-
-    assert server.sent()["windows"] == [{"unit": "1", "last_cycle": 3, "columns": {"sensor_1": [5, None, 6]}}]
-
-
-async def test_a_data_frame_without_units_and_cycles_is_one_window_without_a_name():
-    server = Server(good())
-
-    await server.ask(pd.DataFrame({"sensor_1": [5, 6]}))
-
-    assert server.sent()["windows"] == [{"unit": None, "last_cycle": None, "columns": {"sensor_1": [5, 6]}}]
+    assert server.sent()["windows"] == windows
 
 
 @pytest.mark.parametrize(
