@@ -1,6 +1,10 @@
 """What unit tests share."""
 
+import io
+import logging
+
 import pytest
+import structlog
 
 
 @pytest.fixture(scope="session")
@@ -9,3 +13,18 @@ def newer(tmp_path_factory):
     from tests.other_bundles import renamed
 
     return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
+
+
+@pytest.fixture
+def stream():
+    """What the service logs, in JSON; the process logs as before at the end."""
+    from service import logs
+
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    text = io.StringIO()
+    logs.configure(stream=text)
+    yield text
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()

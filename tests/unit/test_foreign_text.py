@@ -1,7 +1,6 @@
 """Text of strangers reaches terminals without control characters, and spreadsheets without formulas."""
 
 import io
-import logging
 import subprocess
 import sys
 
@@ -27,14 +26,10 @@ def test_an_error_line_has_no_control_characters():
 
 
 @pytest.mark.parametrize("log_format", [LogFormat.CONSOLE, LogFormat.JSON])
-def test_a_log_event_has_no_control_characters_of_its_fields(log_format):
-    stream = io.StringIO()
-    before = logging.getLogger().handlers[:]
-    try:
-        logs.configure(log_format=log_format, stream=stream)
-        logs.logger().warning("odd unit", unit=ESCAPE)
-    finally:
-        logging.getLogger().handlers[:] = before
+def test_a_log_event_has_no_control_characters_of_its_fields(stream, log_format):
+    logs.configure(log_format=log_format, stream=stream)
+
+    logs.logger().warning("odd unit", unit=ESCAPE)
 
     written = stream.getvalue()
     assert "owned" in written

@@ -13,18 +13,6 @@ from tests.fakes import FakeRuntime
 from tests.in_process import in_process, json_window
 
 
-@pytest.fixture
-def stream():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    text = io.StringIO()
-    logs.configure(stream=text)
-    yield text
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
-
-
 def lines(stream):
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 

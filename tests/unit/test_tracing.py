@@ -1,7 +1,6 @@
 """A request's trace, from its caller through the batcher to the model; held in memory, as the SDK made it."""
 
 import asyncio
-import io
 import json
 
 import grpc.aio
@@ -10,7 +9,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from service import logs
 from service.grpc.servicers import add_servicers
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
@@ -305,27 +303,28 @@ async def test_probes_and_scrapes_are_not_traced(traced):
     assert traced.spans == ()
 
 
-@pytest.fixture
-def lines():
-    stream = io.StringIO()
-    logs.configure(stream=stream)
-    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+def refused(stream):
+    """The only line about a refused request."""
+    (line,) = (
+        line for line in map(json.loads, stream.getvalue().splitlines()) if line["event"] == "request refused"
+    )
+    return line
 
 
-async def test_a_log_line_names_the_trace_of_its_request(traced, lines):
+async def test_a_log_line_names_the_trace_of_its_request(traced, stream):
     async with in_process(tracer=traced.tracer) as service:
         await service.predict_http(windows=[], headers=SAMPLED | {"x-request-id": "mine"})
 
-    (line,) = [line for line in lines() if line["event"] == "request refused"]
+    line = refused(stream)
     request = traced.only("POST /v1/predict")
     assert (line["request_id"], line["trace_id"], line["trace_flags"]) == ("mine", TRACE, "01")
     assert line["span_id"] == f"{request.context.span_id:016x}"
 
 
-async def test_a_log_line_names_no_trace_where_there_is_none(lines):
+async def test_a_log_line_names_no_trace_where_there_is_none(stream):
     async with in_process() as service:
         await service.predict_http(windows=[], headers=SAMPLED)
 
-    (line,) = [line for line in lines() if line["event"] == "request refused"]
+    line = refused(stream)
     assert "request_id" in line
     assert line.keys().isdisjoint({"trace_id", "span_id", "trace_flags"})
