@@ -15,6 +15,7 @@ from service.errors import MalformedBody, TooLarge, UnknownModel
 from service.http.careful import Careful
 from service.http.problem import unreadable
 from service.labels import Route
+from tests.examples import json_values
 from tests.fakes import FakeRuntime
 from tests.in_process import in_process, json_window
 
@@ -145,18 +146,7 @@ async def test_text_that_is_no_json_is_malformed(text, beside):
     assert reply.json()["title"] == "The body is malformed"
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["windows", "unit", "last_cycle", "columns", "readings", "model", "partial"]),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=20,
-)
+JSON = json_values("windows", "unit", "last_cycle", "columns", "readings", "model", "partial")
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps({"windows": [value]}).encode()))

@@ -16,6 +16,7 @@ from service.http import oip_body
 from service.http.oip import encoded
 from service.http.oip_body import Form
 from service.oip.tensors import TensorSpec, array_of
+from tests.examples import json_values
 from tests.oip import arrays_of, binary_request, described, json_request
 
 DTYPES = {"<f4": "FP32", "<i8": "INT64"}
@@ -177,29 +178,8 @@ def test_any_bytes_are_refused_or_read(body, header):
 
 
 @given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(
-                    [
-                        "inputs",
-                        "outputs",
-                        "name",
-                        "shape",
-                        "datatype",
-                        "data",
-                        "parameters",
-                        "id",
-                        "binary_data_size",
-                    ]
-                ),
-                inner,
-                max_size=5,
-            )
-        ),
-        max_leaves=20,
+    json_values(
+        "inputs", "outputs", "name", "shape", "datatype", "data", "parameters", "id", "binary_data_size"
     )
 )
 def test_any_json_is_refused_or_read(value):
