@@ -10,10 +10,9 @@ from torch.autograd import gradcheck
 from model.flagship import SEARCH_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
 from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
-from model.networks import build_network, network_config
+from model.networks import network_config
 from model.readout import Pools, ReadOut, secant
-from tests.tiny_bundle import SMALL
-from tests.unit.test_networks_of_the_texts import FLEET, trainer_of
+from tests.unit.test_networks_of_the_texts import FLEET, network, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -186,10 +185,7 @@ def test_heads_but_the_searching_one_go_by_lag_alone(net):
 
 
 def test_heads_but_the_searching_one_start_from_the_first_slopes():
-    torch.manual_seed(0)
-    config = network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"])
-    net = build_network(config).eval()
-    net.oldest.fill_(100.0)
+    net = network("flagship")
 
     with torch.no_grad():
         heads = net(*batch(net)).head_attention
@@ -209,8 +205,7 @@ def test_the_searching_head_weighs_cycles_of_equal_scores_equally_wherever_they_
 
 
 def test_the_searching_head_starts_where_the_convolution_responds():
-    torch.manual_seed(0)
-    net = build_network(network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"]))
+    net = network("flagship")
     quiet = torch.zeros(1, 3 * net.config.hidden)
     loud = quiet.clone()
     loud[:, -net.config.hidden :] = 1.0
@@ -220,9 +215,7 @@ def test_the_searching_head_starts_where_the_convolution_responds():
 
 
 def test_training_adds_the_penalty_of_scores_and_answers_do_not():
-    torch.manual_seed(0)
-    net = build_network(network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"]))
-    net.oldest.fill_(100.0)
+    net = network("flagship")
     windows = batch(net)
 
     with torch.no_grad():
