@@ -6,12 +6,11 @@ from msgspec import UNSET
 
 from export.regime_readings import HealthyRange, average_life, healthy_z
 from service.core.departures import Estimate, account, departures
-from service.core.predictor import LoadedModel, Predictor
 from service.core.probes import blocks_of
-from service.core.queries import Explain, PredictQuery
+from service.core.queries import Explain
 from service.core.window import WindowInput
-from tests.fakes import FakeRuntime, make_manifest
-from tests.unit.test_predictor import InlineBatcher
+from tests.fakes import make_manifest
+from tests.unit.test_predictor import ask, make_predictor
 
 EVIDENT = make_manifest(explains_readings=True, context=16)
 LOWER, UPPER = -6.86, 73.53  # of the fake manifest: 33.3 and two deviations of 20.1
@@ -19,16 +18,13 @@ LOWER, UPPER = -6.86, 73.53  # of the fake manifest: 33.3 and two deviations of 
 
 async def explained(sensor_1, manifest=EVIDENT, sensor_2=20.0):
     """The full explanation of a window whose other readings are healthy."""
-    runtime = FakeRuntime(manifest)
-    model = LoadedModel.of(runtime, InlineBatcher(runtime), max_window_cycles=100)
     cycles = len(sensor_1)
     if not isinstance(sensor_2, list):
         sensor_2 = [sensor_2] * cycles
     columns = {"setting_1": [0.0] * cycles, "sensor_1": sensor_1, "sensor_2": sensor_2}
-    predictor = Predictor({"fake": model}, max_request_windows=1)
-    query = PredictQuery([WindowInput(last_cycle=100, columns=columns)], explain=Explain.FULL)
-    (prediction,) = (await predictor.predict(query)).predictions
-    return prediction
+    window = WindowInput(last_cycle=100, columns=columns)
+    reply = await ask(window, predictor=make_predictor(manifest), explain=Explain.FULL)
+    return reply.predictions[0]
 
 
 async def test_a_clause_is_the_answer_to_the_window_in_which_the_sensor_stayed_healthy():
