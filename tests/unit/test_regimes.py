@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,11 +29,8 @@ def flights(conditions, *, seed=0, units=20, wear=20.0):
         worn = wear * np.exp(-np.arange(149, -1, -1) / 30)[:, None]
         sensors = 600 + effect[at] + worn + rng.normal(0, 2, (150, 2))
         settings = conditions[at] + rng.normal(0, [0.002, 0.0003], (150, 2))
-        made.append(
-            Trajectory(
-                str(unit), np.arange(150), np.hstack([settings, sensors]).astype(np.float32), failed=True
-            )
-        )
+        readings = np.hstack([settings, sensors]).astype(np.float32)
+        made.append(Trajectory(str(unit), np.arange(150), readings, failed=True))
     return made
 
 
@@ -45,10 +44,8 @@ def test_there_are_as_many_regimes_as_conditions(count):
 def test_settings_that_are_noise_are_one_regime():
     rng = np.random.default_rng(0)
     units = [
-        Trajectory(
-            u.unit, u.cycles, np.hstack([rng.choice([0, 1, 2], (150, 2)), u.readings[:, 2:]]), failed=True
-        )
-        for u in flights(CONDITIONS[:1])
+        replace(unit, readings=np.hstack([rng.choice([0, 1, 2], (150, 2)), unit.readings[:, 2:]]))
+        for unit in flights(CONDITIONS[:1])
     ]
 
     assert len(find_regimes(units, FLIGHT)) == 1
@@ -99,10 +96,8 @@ def test_regimes_do_not_depend_on_the_order_of_units(seed, order):
 def test_missing_readings_do_not_hide_regimes():
     rng = np.random.default_rng(1)
     units = [
-        Trajectory(
-            u.unit, u.cycles, np.where(rng.random(u.readings.shape) < 0.1, np.nan, u.readings), failed=True
-        )
-        for u in flights(CONDITIONS)
+        replace(unit, readings=np.where(rng.random(unit.readings.shape) < 0.1, np.nan, unit.readings))
+        for unit in flights(CONDITIONS)
     ]
 
     np.testing.assert_allclose(find_regimes(units, FLIGHT).centre, CONDITIONS, atol=0.01)
