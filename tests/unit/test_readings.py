@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from model.domain import LARGEST_CYCLE
 from service.errors import CycleConflict, InvalidRequest
-from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
+from service.store.judgement import Outcome, OutcomeKind
 from service.store.readings import Readings
 from service.store.rows import Append, Given, ModelVersion, UnitKey
 from service.store.store import Store
@@ -171,16 +171,6 @@ def test_old_readings_are_deleted_in_parts(store, monkeypatch):
     store.purge(2000.0)
 
     assert stored(store).cycles == [6]
-
-
-def test_a_unit_without_a_prediction_takes_an_outcome(store):
-    append(store, request(1, 2))
-    outcome = Outcome("fake", "7", OutcomeKind.REMOVED, 2, None, 2000.0)
-
-    receipt, again = (store.take_outcome(outcome, replace=False) for _ in range(2))
-
-    assert (receipt.result, again.result) == (OutcomeResult.CREATED, OutcomeResult.UNCHANGED)
-    assert store.history(KEY, limit=9, before=None).outcome == outcome
 
 
 def test_a_unit_without_readings_or_predictions_takes_no_outcome(store):
