@@ -36,18 +36,6 @@ def test_window_i_holds_the_cycles_up_to_reading_i_and_those_without_a_reading_a
     np.testing.assert_array_equal(windows.rul, cycles_left(unit))
 
 
-def test_a_window_of_a_unit_without_gaps_is_a_slice_down_to_the_shortest_trajectory():
-    for cycles in (1, 2, 5):
-        unit = numbered_unit(cycles)
-
-        windows = make_windows(unit, length=3)
-
-        for end in range(1, cycles + 1):
-            expected = unit.readings[max(0, end - 3) : end]
-            np.testing.assert_array_equal(windows.readings[end - 1, : len(expected)], expected)
-            assert windows.lengths[end - 1] == len(expected)
-
-
 def test_a_gap_longer_than_memory_costs_no_more_than_a_window():
     readings = np.array([[1.0], [2.0]], np.float32)
     unit = Trajectory("u", np.array([1, 2**40]), readings, failed=True)
