@@ -20,11 +20,11 @@ from service.core.window import WindowInput
 from tests.fakes import FakeRuntime, make_manifest
 
 
-def unit(name="a", *, cycles=20, first=1, step=1):
+def unit(name="a", *, cycles=20, step=1):
     """A unit whose `sensor_1`, and so the fake runtime's RUL, is the cycle's place: 0, 1, .."""
     readings = np.zeros((cycles, 3), dtype=np.float32)
     readings[:, 1] = np.arange(cycles)
-    return Trajectory(name, first + step * np.arange(cycles), readings, failed=False)
+    return Trajectory(name, 1 + step * np.arange(cycles), readings, failed=False)
 
 
 @pytest.fixture
@@ -118,14 +118,6 @@ async def test_with_last_only_each_unit_has_one_row_in_order_of_appearance(offli
     ]
 
 
-async def test_a_window_covers_the_last_cycles_that_the_model_reads(offline):
-    made, _ = await asked([unit(cycles=20, first=101)], offline, last_only=True)
-
-    # The fake runtime weighs all cycles of a window alike, so the first is the top one.
-    assert made[0]["top_cycle"] == 113
-    assert made[0]["last_cycle"] == 120
-
-
 async def test_a_window_of_one_cycle_has_no_entropy(offline):
     made, _ = await asked([unit(cycles=2)], offline)
 
@@ -167,6 +159,7 @@ async def test_the_row_is_what_the_predictor_answers_to_a_window_with_nulls_for_
     assert row["rul_state"] == prediction.rul_state
     assert row["health_state"] == prediction.health_state.label
     assert row["entropy_ratio"] == prediction.attention.entropy_ratio
+    # The fake runtime weighs all cycles of a window alike, so the first is the top one.
     assert row["top_cycle"] == last - len(prediction.attention.weights) + 1 == last - 7
 
 
