@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET
-from msgspec.structs import asdict
+from msgspec import UNSET, to_builtins
 
 from model.domain import RulState
 from service.core.queries import (
@@ -111,16 +110,6 @@ def explanations(draw):
     )
 
 
-def message_of_explanation(given):
-    """An explanation as a message, by its fields alone."""
-    fields = asdict(given)
-    fields["contributions"] = {name: pb.Series(values=v) for name, v in given.contributions.items()}
-    fields["usual"] = {name: pb.UsualRange(**asdict(value)) for name, value in given.usual.items()}
-    fields["clauses"] = [pb.Clause(**asdict(clause)) for clause in given.clauses]
-    fields["together"] = None if given.together is None else pb.Together(**asdict(given.together))
-    return pb.Explanation(**fields)
-
-
 @st.composite
 def predictions(draw):
     """Whatever a model may be called to say, with each part that may be left out."""
@@ -144,38 +133,13 @@ def predictions(draw):
 
 def message_of(prediction):
     """A prediction as a message, by its fields alone."""
-    given, extra = prediction.attention, prediction.sensor_contributions
-    attention = None
-    if given is not UNSET:
-        attention = pb.Attention(
-            cycles=given.cycles,
-            weights=given.weights,
-            contributions=given.contributions,
-            baseline=given.baseline,
-            entropy_ratio=given.entropy_ratio,
-            effective_cycles=given.effective_cycles,
-            evidence=None if given.evidence is UNSET else given.evidence,
-            window_contribution=None if given.window_contribution is UNSET else given.window_contribution,
-        )
-    interval, health = prediction.interval, prediction.health_state
-    return pb.Prediction(
-        unit=prediction.unit,
-        rul=prediction.rul,
-        rul_state=prediction.rul_state,
-        interval=pb.Interval(coverage=interval.coverage, lower=interval.lower, upper=interval.upper),
-        failure_probability={int(key): value for key, value in prediction.failure_probability.items()},
-        health_state=pb.HealthState(label=health.label, probabilities=health.probabilities),
-        attention=attention,
-        imputed_fraction=prediction.imputed_fraction,
-        warnings=[
-            pb.Warning(code=w.code, column=w.column or "", detail=w.detail) for w in prediction.warnings
-        ],
-        sensor_contributions=None if extra is UNSET else extra,
-        trust=None if prediction.trust is UNSET else prediction.trust,
-        explanation=None
-        if prediction.explanation is UNSET
-        else message_of_explanation(prediction.explanation),
-    )
+    fields = to_builtins(prediction)
+    fields["failure_probability"] = {int(key): value for key, value in prediction.failure_probability.items()}
+    if "explanation" in fields:
+        given = fields["explanation"]
+        given["contributions"] = {n: pb.Series(values=values) for n, values in given["contributions"].items()}
+        given["usual"] = {n: pb.UsualRange(**limits) for n, limits in given["usual"].items()}
+    return pb.Prediction(**fields)
 
 
 def canonical(message):
