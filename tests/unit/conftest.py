@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import structlog
+from prometheus_client import CollectorRegistry
 
 
 @pytest.fixture(scope="session")
@@ -13,6 +14,12 @@ def newer(tmp_path_factory):
     from tests.other_bundles import renamed
 
     return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
+
+
+@pytest.fixture
+def registry():
+    """Metrics of a test, and of no other."""
+    return CollectorRegistry()
 
 
 @pytest.fixture

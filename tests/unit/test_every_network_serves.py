@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from msgspec import UNSET
-from prometheus_client import CollectorRegistry
 
 from export.attention import asked
 from export.probes import simulated_windows
@@ -32,11 +31,6 @@ def runtime(request, tiny_bundles):
     runtime = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
     replay_golden(runtime, read_bundle(folder).golden, origin=folder.golden)
     return runtime
-
-
-@pytest.fixture
-def registry():
-    return CollectorRegistry()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import weakref
 from contextlib import nullcontext
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from service import logs
 from service.core.lifecycle import Lifecycle, Phase
@@ -19,11 +19,6 @@ from service.errors import Disconnected, InvalidWindows, MalformedBody, Overload
 from service.labels import Route, Transport
 from service.metrics.metrics import Metrics
 from service.settings import Settings
-
-
-@pytest.fixture
-def registry():
-    return CollectorRegistry()
 
 
 @pytest.fixture

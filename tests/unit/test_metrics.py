@@ -25,11 +25,6 @@ from tests.fakes import FakeRuntime, fake_answers, make_manifest
 
 
 @pytest.fixture
-def registry():
-    return CollectorRegistry()
-
-
-@pytest.fixture
 def runtime():
     return FakeRuntime(make_manifest("fake", heads=2, band=(0.2, 0.9)))
 
