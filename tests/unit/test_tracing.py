@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import grpc.aio
+import numpy as np
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -16,6 +17,7 @@ from service.tracing.otlp import tracer_provider
 from service.tracing.spans import SpanTracer
 from tests.fakes import FakeRuntime
 from tests.in_process import PREDICT, ask_grpc, framed, in_process, json_window, message_window
+from tests.oip import json_request
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=7"}
@@ -75,21 +77,13 @@ def assert_a_whole_trace(traced, request):
     assert batch.attributes == {"rul.model": "fake", "rul.windows": 1}
 
 
-INFERENCE = {
-    "inputs": [
-        {"name": "readings", "datatype": "FP32", "shape": [1, 2, 3], "data": [1, 2, 3, 4, 5, 6]},
-        {"name": "lengths", "datatype": "INT64", "shape": [1], "data": [2]},
-        {"name": "last_cycle", "datatype": "FP32", "shape": [1], "data": [2]},
-    ]
-}
-
-
 async def by_http(service):
     await service.predict_http(headers=SAMPLED)
 
 
 async def by_inference(service):
-    await service.http.post("/v2/models/fake/infer", json=INFERENCE, headers=SAMPLED)
+    request = json_request({"readings": np.ones((1, 2, 3), np.float32)})
+    await service.http.post("/v2/models/fake/infer", json=request, headers=SAMPLED)
 
 
 async def by_grpc(service):
