@@ -17,6 +17,15 @@ def newer(tmp_path_factory):
 
 
 @pytest.fixture
+async def service():
+    """The application around a fake runtime, with small limits and without a store."""
+    from tests.in_process import in_process
+
+    async with in_process() as started:
+        yield started
+
+
+@pytest.fixture
 def registry():
     """Metrics of a test, and of no other."""
     return CollectorRegistry()

@@ -8,7 +8,7 @@ import pytest
 
 from service.edge.admission import RECEIVING_SECONDS, RETRY_SECONDS, WAIT_SHARE, Admission, Coming, Lane
 from service.errors import Overloaded
-from tests.in_process import in_process, json_window, message_window, until
+from tests.in_process import json_window, message_window, until
 
 LIMIT = 5.0
 WORK = 0.02
@@ -233,48 +233,45 @@ def test_callers_are_asked_to_return_later_while_most_are_refused(lane, clock):
 
 
 @pytest.mark.parametrize("count", [1, 10])
-async def test_one_rule_refuses_by_every_protocol_before_a_request_is_decoded(count):
-    async with in_process() as service:
-        admission = service.desk.admission
-        lane = admission.small if count == 1 else admission.large
-        lane.in_work, lane.bytes_per_second = lane.room, 1.0
-        first = asyncio.create_task(lane.wait(1000, None))
-        await until(lambda: bool(lane.line))
+async def test_one_rule_refuses_by_every_protocol_before_a_request_is_decoded(service, count):
+    admission = service.desk.admission
+    lane = admission.small if count == 1 else admission.large
+    lane.in_work, lane.bytes_per_second = lane.room, 1.0
+    first = asyncio.create_task(lane.wait(1000, None))
+    await until(lambda: bool(lane.line))
 
-        by_http = await service.predict_http(windows=count * [json_window()])
-        by_grpc = await service.predict_grpc(windows=6 * count * [message_window()])
+    by_http = await service.predict_http(windows=count * [json_window()])
+    by_grpc = await service.predict_grpc(windows=6 * count * [message_window()])
 
-        assert (by_http.status_code, by_http.headers["retry-after"]) == (429, "1")
-        assert (by_grpc.code.name, by_grpc.metadata["grpc-retry-pushback-ms"]) == (
-            "RESOURCE_EXHAUSTED",
-            "1000",
-        )
-        assert service.runtime.batches == []
-        first.cancel()
-
-
-async def test_small_requests_do_not_wait_behind_large_ones():
-    async with in_process() as service:
-        large = service.desk.admission.large
-        large.in_work = large.room
-        waiting = asyncio.create_task(service.predict_http(windows=20 * [json_window()]))
-        await until(lambda: bool(large.line))
-
-        answer = await service.predict_http()
-
-        assert answer.status_code == 200
-        assert not waiting.done()
-        large.in_work = 0
-        large.advance()
-        assert (await waiting).status_code == 200
-        assert large.in_work == 0
+    assert (by_http.status_code, by_http.headers["retry-after"]) == (429, "1")
+    assert (by_grpc.code.name, by_grpc.metadata["grpc-retry-pushback-ms"]) == (
+        "RESOURCE_EXHAUSTED",
+        "1000",
+    )
+    assert service.runtime.batches == []
+    first.cancel()
 
 
-async def test_a_request_that_fails_leaves_its_room():
-    async with in_process() as service:
-        service.runtime.failures = 1
+async def test_small_requests_do_not_wait_behind_large_ones(service):
+    large = service.desk.admission.large
+    large.in_work = large.room
+    waiting = asyncio.create_task(service.predict_http(windows=20 * [json_window()]))
+    await until(lambda: bool(large.line))
 
-        answer = await service.predict_http()
+    answer = await service.predict_http()
 
-        assert answer.status_code == 500
-        assert service.desk.admission.small.in_work == 0
+    assert answer.status_code == 200
+    assert not waiting.done()
+    large.in_work = 0
+    large.advance()
+    assert (await waiting).status_code == 200
+    assert large.in_work == 0
+
+
+async def test_a_request_that_fails_leaves_its_room(service):
+    service.runtime.failures = 1
+
+    answer = await service.predict_http()
+
+    assert answer.status_code == 500
+    assert service.desk.admission.small.in_work == 0

@@ -134,15 +134,14 @@ async def test_a_runtime_that_takes_50_ms_shows_at_least_50_ms_also_on_error(doo
 
 
 @every_door
-async def test_every_door_counts_what_it_answered_alike(door):
-    async with in_process() as service:
-        await door.ask(service, 40.0, missing=2)
+async def test_every_door_counts_what_it_answered_alike(service, door):
+    await door.ask(service, 40.0, missing=2)
 
-        assert service.value("rul_prediction_cycles_sum", model="fake") == 40
-        assert service.value("rul_imputed_fraction_sum") == pytest.approx(2 / 12)
-        assert service.value("rul_state_total", model="fake", state="estimated") == 1
-        for stage in ("decode", "queue", "inference", "explain", "encode"):
-            assert service.value("rul_stage_duration_seconds_count", stage=stage) == 1
+    assert service.value("rul_prediction_cycles_sum", model="fake") == 40
+    assert service.value("rul_imputed_fraction_sum") == pytest.approx(2 / 12)
+    assert service.value("rul_state_total", model="fake", state="estimated") == 1
+    for stage in ("decode", "queue", "inference", "explain", "encode"):
+        assert service.value("rul_stage_duration_seconds_count", stage=stage) == 1
 
 
 async def test_http_and_grpc_give_the_same_explanation():
@@ -173,43 +172,41 @@ async def test_http_and_grpc_give_the_same_explanation():
         assert [*message.explanation.usual[name].upper] == pytest.approx(usual["upper"])
 
 
-async def test_windows_of_all_doors_share_a_batch():
-    async with in_process() as service:
-        async with service.busy():
-            asked = [asyncio.create_task(door.ask(service, 1.0, 2.0)) for door in DOORS]
-            await service.waiting(8)
-        codes = [(await task)[0] for task in asked]
+async def test_windows_of_all_doors_share_a_batch(service):
+    async with service.busy():
+        asked = [asyncio.create_task(door.ask(service, 1.0, 2.0)) for door in DOORS]
+        await service.waiting(8)
+    codes = [(await task)[0] for task in asked]
 
     assert service.runtime.batches == [1, 8]
     assert codes == [200] * 4
 
 
 @oip_doors
-async def test_a_timeout_among_the_parameters_limits_the_time(door):
-    async with in_process() as service:
-        service.runtime.gate.clear()
-        code, reply = await door.ask(service, microseconds=1000)
+async def test_a_timeout_among_the_parameters_limits_the_time(service, door):
+    service.runtime.gate.clear()
+
+    code, reply = await door.ask(service, microseconds=1000)
 
     assert code == 504
     assert "not answered within 0.001 s" in (reply.text if door.protocol == "http" else reply.detail)
 
 
 @grpc_doors
-async def test_a_caller_who_leaves_is_counted_and_its_windows_are_dropped(door):
+async def test_a_caller_who_leaves_is_counted_and_its_windows_are_dropped(service, door):
     leaves = asyncio.Event()
 
-    async with in_process() as service:
-        async with service.busy():
-            leaver = asyncio.create_task(door.ask(service, 1.0, 2.0, 3.0, leaves=leaves))
-            await service.waiting(3)
-            leaves.set()
-            _, left = await leaver
-            pending = service.batcher.pending_windows
+    async with service.busy():
+        leaver = asyncio.create_task(door.ask(service, 1.0, 2.0, 3.0, leaves=leaves))
+        await service.waiting(3)
+        leaves.set()
+        _, left = await leaver
+        pending = service.batcher.pending_windows
 
-        labels = {"protocol": "grpc", "route": door.route, "code": "CANCELLED"}
-        assert (left.messages, pending) == ([], 0)
-        assert service.value("rul_cancelled_total") == 3
-        assert service.value("rul_requests_total", **labels) == 1
+    labels = {"protocol": "grpc", "route": door.route, "code": "CANCELLED"}
+    assert (left.messages, pending) == ([], 0)
+    assert service.value("rul_cancelled_total") == 3
+    assert service.value("rul_requests_total", **labels) == 1
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING])
@@ -239,31 +236,27 @@ async def test_a_service_that_is_not_ready_lives_and_says_so_at_every_door(phase
     assert server.ready is model.ready is False
 
 
-async def test_a_batcher_that_stopped_turns_readiness_and_liveness_false():
-    async with in_process() as service:
-        service.batcher._stop(RuntimeError("broken"))
+async def test_a_batcher_that_stopped_turns_readiness_and_liveness_false(service):
+    service.batcher._stop(RuntimeError("broken"))
 
-        codes = [
-            (await service.http.get(path)).status_code for path in ("/livez", "/readyz", "/v2/health/live")
-        ]
-        _, live = await call(service, "ServerLive", oip.ServerLiveRequest(), oip.ServerLiveResponse)
+    codes = [(await service.http.get(path)).status_code for path in ("/livez", "/readyz", "/v2/health/live")]
+    _, live = await call(service, "ServerLive", oip.ServerLiveRequest(), oip.ServerLiveResponse)
 
     assert codes == [500, 500, 500]
     assert live.code is grpc.StatusCode.INTERNAL
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
-async def test_the_open_inference_protocol_asks_for_no_content_type(kind):
-    async with in_process() as service:
-        body = json.dumps(json_request(inputs(40.0)))
-        reply = await service.http.post(INFER, content=body, headers={"content-type": kind})
+async def test_the_open_inference_protocol_asks_for_no_content_type(service, kind):
+    body = json.dumps(json_request(inputs(40.0)))
+
+    reply = await service.http.post(INFER, content=body, headers={"content-type": kind})
 
     assert reply.status_code == 200
 
 
-async def test_a_repository_index_request_that_is_none_is_malformed():
-    async with in_process() as service:
-        reply = await service.http.post("/v2/repository/index", content=b'{"ready": 1}')
+async def test_a_repository_index_request_that_is_none_is_malformed(service):
+    reply = await service.http.post("/v2/repository/index", content=b'{"ready": 1}')
 
     assert (reply.status_code, list(reply.json())) == (400, ["error"])
 
@@ -286,31 +279,29 @@ async def test_a_repository_index_request_that_is_none_is_malformed():
         ),
     ],
 )
-async def test_an_inference_message_that_contradicts_itself_is_refused(change, detail):
+async def test_an_inference_message_that_contradicts_itself_is_refused(service, change, detail):
     request = infer_request(inputs(40.0))
     change(request)
-    async with in_process() as service:
-        _, answer = await call(service, "ModelInfer", request, oip.ModelInferResponse)
+
+    _, answer = await call(service, "ModelInfer", request, oip.ModelInferResponse)
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
     assert detail in answer.detail
 
 
-async def test_no_path_and_no_model_name_makes_a_series_of_its_own():
+async def test_no_path_and_no_model_name_makes_a_series_of_its_own(service):
     def series(reply):
         return {line.rpartition(" ")[0] for line in reply.text.splitlines()}
 
-    async with in_process() as service:
+    async def ask_for(name):
+        for path in ("/{}", "/v1/models/{}", "/v2/{}", "/v2/models/{}", "/v2/models/fake/versions/{}"):
+            await service.http.get(path.format(name))
 
-        async def ask_for(name):
-            for path in ("/{}", "/v1/models/{}", "/v2/{}", "/v2/models/{}", "/v2/models/fake/versions/{}"):
-                await service.http.get(path.format(name))
+    await service.http.get("/metrics")
+    await ask_for("1")
+    before = series(await service.http.get("/metrics"))
+    for name in ("2", "3", "4"):
+        await ask_for(name)
 
-        await service.http.get("/metrics")
-        await ask_for("1")
-        before = series(await service.http.get("/metrics"))
-        for name in ("2", "3", "4"):
-            await ask_for(name)
-
-        assert series(await service.http.get("/metrics")) == before
-        assert service.value("rul_requests_total", protocol="http", route="other", code="404") == 8
+    assert series(await service.http.get("/metrics")) == before
+    assert service.value("rul_requests_total", protocol="http", route="other", code="404") == 8

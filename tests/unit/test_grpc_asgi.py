@@ -215,21 +215,19 @@ async def send(_message):
 
 
 @pytest.mark.parametrize("name", ["x", "x" * 5000, "\N{SNOWMAN}" * 5000])
-async def test_the_trailers_of_an_error_stay_below_what_clients_read(name):
+async def test_the_trailers_of_an_error_stay_below_what_clients_read(service, name):
     window = message_window(math.inf)
     window.columns.columns[name].values.append(1.0)
 
-    async with in_process() as service:
-        answer = await service.predict_grpc(windows=[window, *[message_window(math.inf)] * 60])
+    answer = await service.predict_grpc(windows=[window, *[message_window(math.inf)] * 60])
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
     assert len(answer.metadata["grpc-status-details-bin"]) <= 4096
     assert answer.trailer_bytes < 7500
 
 
-async def test_problems_that_do_not_fit_into_the_trailers_are_counted():
-    async with in_process() as service:
-        answer = await service.predict_grpc(windows=[message_window(math.inf)] * 100)
+async def test_problems_that_do_not_fit_into_the_trailers_are_counted(service):
+    answer = await service.predict_grpc(windows=[message_window(math.inf)] * 100)
 
     *shown, more = answer.violations().items()
     assert 20 < len(shown) < 100
@@ -250,16 +248,15 @@ async def test_health_is_not_serving_until_the_service_is_ready():
     assert statuses == [reply.NOT_SERVING, reply.SERVING, reply.NOT_SERVING]
 
 
-async def test_every_watcher_hears_of_each_change_also_when_another_has_left():
-    async with in_process() as service:
-        watchers = [service.health.Watch(health_pb2.HealthCheckRequest(), None) for _ in range(3)]
-        first = [(await anext(watcher)).status for watcher in watchers]
-        await watchers.pop().aclose()
+async def test_every_watcher_hears_of_each_change_also_when_another_has_left(service):
+    watchers = [service.health.Watch(health_pb2.HealthCheckRequest(), None) for _ in range(3)]
+    first = [(await anext(watcher)).status for watcher in watchers]
+    await watchers.pop().aclose()
 
-        waiting = [asyncio.ensure_future(anext(watcher)) for watcher in watchers]
-        await asyncio.sleep(0)
-        service.health.advertise(serving=False)
-        then = [(await told).status for told in waiting]
+    waiting = [asyncio.ensure_future(anext(watcher)) for watcher in watchers]
+    await asyncio.sleep(0)
+    service.health.advertise(serving=False)
+    then = [(await told).status for told in waiting]
 
     assert set(first) == {health_pb2.HealthCheckResponse.SERVING}
     assert then == [health_pb2.HealthCheckResponse.NOT_SERVING] * 2
@@ -267,16 +264,14 @@ async def test_every_watcher_hears_of_each_change_also_when_another_has_left():
 
 @pytest.mark.parametrize("seconds", ["²S", "1", "S", "-1S", "123456789S", "1 S", "9" * 5000 + "S"])
 @pytest.mark.parametrize("path", [PREDICT, "/rul.v1.RulService/PredictStream", "/nothing"])
-async def test_a_timeout_that_is_none_is_the_callers_error(path, seconds):
-    async with in_process() as service:
-        answer = await ask_grpc(service.grpc, path, framed(b""), metadata=[("grpc-timeout", seconds)])
+async def test_a_timeout_that_is_none_is_the_callers_error(service, path, seconds):
+    answer = await ask_grpc(service.grpc, path, framed(b""), metadata=[("grpc-timeout", seconds)])
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_metadata_that_is_not_utf8_is_the_callers_error():
-    async with in_process() as service:
-        answer = await ask_grpc(service.grpc, PREDICT, framed(b""), metadata=[("x-request-id", "\xff")])
+async def test_metadata_that_is_not_utf8_is_the_callers_error(service):
+    answer = await ask_grpc(service.grpc, PREDICT, framed(b""), metadata=[("x-request-id", "\xff")])
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
 

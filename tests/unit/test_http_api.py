@@ -38,18 +38,15 @@ POSTED = {
 }  # fmt: skip
 
 
-async def test_every_route_of_http_is_counted_under_a_label_of_its_own():
-    async with in_process() as service:
-        for route in Route:
-            if route.transport == "http":
-                await service.http.request("POST" if route in POSTED else "GET", route.value)
+async def test_every_route_of_http_is_counted_under_a_label_of_its_own(service):
+    for route in Route:
+        if route.transport == "http":
+            await service.http.request("POST" if route in POSTED else "GET", route.value)
 
-        for route in Route:
-            if route.transport == "http":
-                count = service.value(
-                    "rul_request_duration_seconds_count", protocol="http", route=route.value
-                )
-                assert count == 1, route
+    for route in Route:
+        if route.transport == "http":
+            count = service.value("rul_request_duration_seconds_count", protocol="http", route=route.value)
+            assert count == 1, route
 
 
 PREDICTED = ("/v1/predict", "/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
@@ -68,11 +65,10 @@ async def test_every_example_of_the_docs_is_answered(tmp_path):
     assert [answer.status_code for answer in answers] == [200] * 4, [a.text for a in answers]
 
 
-async def test_the_examples_of_a_prediction_are_the_same_window_by_name_and_by_row():
-    async with in_process() as service:
-        body = (await service.http.get("/openapi.json")).json()["paths"]["/v1/predict"]["post"]["requestBody"]
-        examples = body["content"]["application/json"]["examples"]
-        answers = [await service.http.post("/v1/predict", json=each["value"]) for each in examples.values()]
+async def test_the_examples_of_a_prediction_are_the_same_window_by_name_and_by_row(service):
+    body = (await service.http.get("/openapi.json")).json()["paths"]["/v1/predict"]["post"]["requestBody"]
+    examples = body["content"]["application/json"]["examples"]
+    answers = [await service.http.post("/v1/predict", json=each["value"]) for each in examples.values()]
 
     one, other, *_ = (answer.json()["predictions"][0] for answer in answers)
     assert one["rul"] == other["rul"]
@@ -93,9 +89,8 @@ async def test_a_number_that_is_too_large_is_left_to_the_windows_check():
 
 
 @pytest.mark.parametrize("beside", [[], [{"unit": 18, "columns": {"sensor_1": ["x"]}}]])
-async def test_an_integer_is_the_name_of_a_unit(beside):
-    async with in_process() as service:
-        reply = await service.predict_http(windows=[json_window() | {"unit": 17}, *beside], partial=True)
+async def test_an_integer_is_the_name_of_a_unit(service, beside):
+    reply = await service.predict_http(windows=[json_window() | {"unit": 17}, *beside], partial=True)
 
     assert [p["unit"] for p in reply.json()["predictions"]] == ["17", "18"][: 1 + len(beside)]
 
@@ -109,9 +104,8 @@ async def test_an_integer_of_too_many_digits_is_no_name(unit, digits):
     assert f"got {digits}: " in problem["detail"]
 
 
-async def test_a_value_outside_a_closed_set_is_refused_with_the_set():
-    async with in_process() as service:
-        reply = await service.predict_http(explain="ful")
+async def test_a_value_outside_a_closed_set_is_refused_with_the_set(service):
+    reply = await service.predict_http(explain="ful")
 
     (problem,) = reply.json()["errors"]
     expected = "expected one of none, attention, sensors, full, got 'ful'"
@@ -119,9 +113,8 @@ async def test_a_value_outside_a_closed_set_is_refused_with_the_set():
 
 
 @pytest.mark.parametrize("unit", [1.5, True, ["17"]])
-async def test_other_values_are_no_names(unit):
-    async with in_process() as service:
-        reply = await service.predict_http(windows=[json_window() | {"unit": unit}])
+async def test_other_values_are_no_names(service, unit):
+    reply = await service.predict_http(windows=[json_window() | {"unit": unit}])
 
     assert reply.status_code == 400
     assert reply.json()["errors"][0]["pointer"] == "/windows/0/unit"
