@@ -3,9 +3,10 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
-import structlog
 
 from service import logs
 from service.choices import LogFormat, LogLevel
@@ -109,5 +110,10 @@ async def test_a_failure_is_logged_with_its_cause(stream):
 
 
 def test_importing_configures_nothing():
-    assert logs.request_id.get() is None
-    assert not structlog.is_configured()
+    code = (
+        "import structlog; from service import logs; print(structlog.is_configured(), logs.request_id.get())"
+    )
+
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert said.split() == ["False", "None"]
