@@ -1,7 +1,5 @@
 """`rul bench`: usage, what it sends, how callers take turns, and what it makes of what they saw."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """GET /v1/events: one look at the store for all listeners; streams that end when they must, and HEAD."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from types import SimpleNamespace
