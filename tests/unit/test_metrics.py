@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import asynccontextmanager
 from typing import Final
 
 import numpy as np
@@ -133,25 +134,31 @@ def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
 ONE: Final = Buckets((1,), "for the test")
 
 
-async def test_what_waits_is_published_though_nobody_scrapes(monkeypatch, metrics, runtime):
+@asynccontextmanager
+async def publishing(metrics, monkeypatch, *, pause_seconds=0.0):
+    """Publish all the time while a test looks on, for ten seconds at the most."""
     monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
+    monkeypatch.setattr(metrics_module, "PAUSE_SECONDS", pause_seconds)
+    task = asyncio.create_task(metrics.publish_regularly())
+    async with asyncio.timeout(10):
+        yield
+    task.cancel()
+
+
+async def test_what_waits_is_published_though_nobody_scrapes(monkeypatch, metrics, runtime):
     metrics.models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
     published = asyncio.Event()
     metrics.watch_pending(lambda: published.set() or 0)  # asked each time that it publishes
 
-    publishing = asyncio.create_task(metrics.publish_regularly())
-    async with asyncio.timeout(10):
+    async with publishing(metrics, monkeypatch):
         await published.wait()
 
-    publishing.cancel()
     assert metrics.models["fake"].counted == 1
 
 
 async def test_batches_that_come_while_others_are_counted_wait_for_the_next_round(
     monkeypatch, metrics, runtime
 ):
-    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
-    monkeypatch.setattr(metrics_module, "PAUSE_SECONDS", 0.0)
     model, published = metrics.models["fake"], asyncio.Event()
     metrics.watch_pending(lambda: published.set() or 0)  # asked at the end of a round
     model.ran(batch_of((5.0, 4), manifest=runtime.manifest))
@@ -163,37 +170,30 @@ async def test_batches_that_come_while_others_are_counted_wait_for_the_next_roun
 
     monkeypatch.setattr(model, "count", count_as_another_comes)
 
-    publishing = asyncio.create_task(metrics.publish_regularly())
-    async with asyncio.timeout(10):
+    async with publishing(metrics, monkeypatch):
         await published.wait()
 
-    publishing.cancel()
     assert model.reported - model.counted == 1
 
 
 async def test_a_request_of_many_turns_of_the_loop_ends_between_two_parts_of_the_counting(
     monkeypatch, metrics, runtime
 ):
-    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
-    monkeypatch.setattr(metrics_module, "PAUSE_SECONDS", 0.05)  # room for the turns on a busy machine
     model, parts = metrics.models["fake"], 4
     for _ in range(parts * PART_BATCHES):
         model.ran(batch_of((5.0, 4), manifest=runtime.manifest))
     turns = Counter[int]()
 
-    publishing = asyncio.create_task(metrics.publish_regularly())
-    async with asyncio.timeout(10):
+    async with publishing(metrics, monkeypatch, pause_seconds=0.05):  # room for the turns on a busy machine
         while waiting := model.reported - model.counted:
             turns[waiting] += 1
             await asyncio.sleep(0)
 
-    publishing.cancel()
     assert [*turns] == [PART_BATCHES * left for left in range(parts, 0, -1)]
     assert min([*turns.values()][1:]) >= 10
 
 
 async def test_what_cannot_be_counted_is_logged_and_ends_nothing(monkeypatch, metrics):
-    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
     asked = asyncio.Semaphore(0)
 
     def broken():
@@ -203,11 +203,9 @@ async def test_what_cannot_be_counted_is_logged_and_ends_nothing(monkeypatch, me
     metrics.watch_pending(broken)
 
     with capture_logs() as lines:
-        publishing = asyncio.create_task(metrics.publish_regularly())
-        async with asyncio.timeout(10):
+        async with publishing(metrics, monkeypatch):
             for _ in range(3):
                 await asked.acquire()
-        publishing.cancel()
 
     assert {(line["event"], line["reason"]) for line in lines} == {("metrics lost", "broken")}
 
