@@ -217,9 +217,11 @@ class _Base:
         hide = self.valid & hide
         changes = np.zeros(len(self.windows))
         touched = np.flatnonzero(hide.any(axis=1))
-        rows = self.windows.take(touched)
-        readings = np.where(hide[touched][:, :, None], self.typical[touched], rows.readings)
-        changes[touched] = np.abs(self.answer(readings, rows).rul - self.rul[touched])
+        if len(touched):
+            rows = self.windows.take(touched)
+            readings = np.where(hide[touched][:, :, None], self.typical[touched], rows.readings)
+            changes[touched] = np.abs(self.ask(replace(rows, readings=readings)).rul - self.rul[touched])
+        self.count()
         return changes
 
     def effects(self) -> FloatArray:
@@ -231,15 +233,15 @@ class _Base:
         for f in range(self.columns):
             readings = self.windows.readings.copy()
             readings[..., f] = np.where(self.valid, self.typical[..., f], readings[..., f])
-            effects[:, f] = self.rul - self.answer(readings, self.windows).rul
+            effects[:, f] = self.rul - self.ask(replace(self.windows, readings=readings)).rul
+            self.count()
         return effects
 
-    def answer(self, readings: FloatArray, rows: WindowSet) -> Reply:
-        """Predict these windows with other readings."""
+    def count(self) -> None:
+        """Count a step, and tell the watcher."""
         self.done += 1
         if self.watch is not None:
             self.watch(self.done, self.total)
-        return self.ask(replace(rows, readings=readings))
 
 
 def _ranks_down(values: FloatArray, valid: BoolArray, rng: np.random.Generator) -> IntArray:

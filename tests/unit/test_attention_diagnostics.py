@@ -218,6 +218,7 @@ def test_cycles_without_a_reading_are_neither_hidden_nor_ranked():
     ranking[::2] = 0.0
 
     def ask(asked):
+        assert len(asked) > 0  # also where no window has a reading to hide
         assert np.isnan(asked.readings[:, ::2]).all()
         rul = np.nansum(asked.readings[:, :, 0] * effect, axis=1)
         return Reply(rul, np.tile(ranking, (len(asked), 1)))
