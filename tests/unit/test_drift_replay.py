@@ -23,7 +23,8 @@ class FakeSession:
         outputs = FakeRuntime(self._manifest).run(np.nan_to_num(readings), lengths, last_cycle)
         return {name: getattr(outputs, name) for name in outputs.__dataclass_fields__}
 
-    answer_all = answer
+    def answer_all(self, windows):
+        return self.answer(windows.readings, windows.lengths, windows.last_cycle)
 
 
 def fleet(*cycles):

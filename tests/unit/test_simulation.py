@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.bundle import find_bundle
-from export.evaluation_windows import labelled_windows
 from export.session import open_bundle
+from model.dataset import truncated_windows
 from model.domain import InvalidData, Schema
 from model.reference import fit_reference
 from model.simulation import simulate
@@ -93,11 +93,11 @@ def test_units_change_between_regimes_as_often_as_the_training_units():
 @pytest.mark.parametrize("bundle", ["fd001", "fd002", "fd003", "fd004"])
 def test_shipped_models_hold_their_coverage_on_simulated_units(bundle):
     session, manifest = open_bundle(find_bundle(bundle))
-    windows = labelled_windows(
-        simulate(manifest, manifest.schema_of_columns, units=60, seed=0), manifest, truncations=5
-    )
+    units = simulate(manifest, manifest.schema_of_columns, units=60, seed=0)
+    rng = np.random.default_rng(0)
+    windows = truncated_windows(units, length=manifest.context, per_unit=5, rng=rng)
 
-    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    answers = session.answer_all(windows)
 
     lower, upper = answers["rul_interval"].T
     rul = np.minimum(windows.rul, manifest.cap)
