@@ -53,7 +53,10 @@ class FrontEndFailed(RulError):
 
 
 class ServiceError(RulError):
-    """The root of the errors that a caller may receive: the text says what was expected, came, and where."""
+    """The root of the errors that a caller may receive.
+
+    Its text states what was expected, what came, and the place.
+    """
 
     retry_after_seconds: float | None = None
 

@@ -17,7 +17,8 @@ def clean_environment(**variables: str) -> dict[str, str]:
     Users serve and train without pandas. Where it is installed, pyarrow loads it: a second of CPU a command.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    return kept | {"PYTHONPATH": WITHOUT_PANDAS} | variables
+    path = os.pathsep.join(filter(None, (WITHOUT_PANDAS, kept.get("PYTHONPATH"))))
+    return kept | {"PYTHONPATH": path} | variables
 
 
 def borrowing_environment(folder: Path) -> Path:

@@ -58,8 +58,7 @@ class Slots:
     def each_living(self) -> FloatArray:
         """Return the values of each worker, [workers, size]; 0 of one that does not live."""
         living = np.array([pid > 0 for pid in self._board.pids()])
-        each: FloatArray = self._rows * living[:, None]
-        return each
+        return np.where(living[:, None], self._rows, 0.0)
 
     def total_of_living(self) -> FloatArray:
         """Return the sum over the workers that live, [size]: for current values."""

@@ -97,7 +97,6 @@ def test_a_service_gives_the_table_that_the_bundle_gives_here(here, url, pumps_c
     assert_same(there, here)
 
 
-@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_a_service_advises_the_stops_that_the_bundle_advises_here(url, advised, pumps_csv):
     there = table(rul_predict("--url", url, "--input", pumps_csv, *ADVISED))
 

@@ -112,30 +112,31 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
 
 
 @pytest.mark.parametrize(
-    ("files", "reason"),
+    ("front_end", "files", "reason"),
     [
-        ({"cert": "server.pem"}, "both RUL_TLS_CERT and RUL_TLS_KEY"),
-        ({"cert": "none.pem", "key": "server.key"}, "RUL_TLS_CERT .*No such file"),
-        ({"cert": "server.key", "key": "server.key"}, "expected PEM"),
-        ({"cert": "client.pem", "key": "ca.key"}, "the key belongs to another certificate"),
+        ("envoy", {"cert": "server.pem"}, "both RUL_TLS_CERT and RUL_TLS_KEY"),
+        ("envoy", {"cert": "none.pem", "key": "server.key"}, "RUL_TLS_CERT .*No such file"),
+        ("envoy", {"cert": "server.key", "key": "server.key"}, "expected PEM"),
         (
+            "envoy",
             {"cert": "client.pem", "key": "client.key", "client_ca": "ca.key"},
             "RUL_TLS_CLIENT_CA .*expected certificates",
         ),
+        ("uvicorn", {"cert": "client.pem", "key": "client.key"}, "TLS needs the Envoy front end"),
     ],
 )
-def test_certificates_that_cannot_be_used_are_named_with_the_reason(files, reason, folder):
+def test_certificates_that_cannot_be_used_are_named_with_the_reason(front_end, files, reason, folder):
     paths = {f"tls_{setting}": str(folder / name) for setting, name in files.items()}
 
     with pytest.raises(FrontEndFailed, match=reason):
-        check_certificates(Settings.model_construct(**paths), FrontEnd.ENVOY)
+        check_certificates(Settings.model_construct(**paths), FrontEnd(front_end))
 
 
 def test_certificates_that_cannot_be_used_end_the_start_with_one_line(folder):
-    files = {"RUL_TLS_CERT": str(folder / "client.pem"), "RUL_TLS_KEY": str(folder / "client.key")}
+    files = {"RUL_TLS_CERT": str(folder / "client.pem"), "RUL_TLS_KEY": str(folder / "ca.key")}
 
-    done = rul("serve", RUL_PORT="0", RUL_FRONT_END="uvicorn", **files)
+    done = rul("serve", RUL_PORT="0", RUL_FRONT_END="envoy", **files)
 
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "TLS needs the Envoy front end" in line
+    assert "the key belongs to another certificate" in line

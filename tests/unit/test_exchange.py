@@ -24,7 +24,7 @@ from service.settings import Settings
 @pytest.fixture
 def desk(registry):
     return Desk(
-        settings=Settings(log_sample=0.1),
+        settings=Settings.model_construct(log_sample=0.1),
         predictor=Predictor({}, max_request_windows=1),
         metrics=Metrics(registry, []),
         lifecycle=Lifecycle(lambda: True),

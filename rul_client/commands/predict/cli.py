@@ -95,7 +95,7 @@ def predict(
     else:
         from rul_client.commands.predict.remote import open_remote  # noqa: PLC0415 loads gRPC
 
-        answerer = open_remote(url, credentials, model, store=store, costs=read_costs)
+        answerer = open_remote(url, credentials, model=model, store=store, costs=read_costs)
     try:
         asyncio.run(predict_file(answerer, source, fleet=fleet, last_only=last, form=form, output=output))
     except BrokenPipeError:  # the reader of standard output is gone

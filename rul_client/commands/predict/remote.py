@@ -44,7 +44,7 @@ class Remote:
 
 @asynccontextmanager
 async def open_remote(
-    url: str, credentials: Credentials, model: str | None, *, store: bool, costs: Costs | None
+    url: str, credentials: Credentials, *, model: str | None, store: bool, costs: Costs | None
 ) -> AsyncGenerator[Remote, None]:
     """Choose a model of a server: the named one, or the only one."""
     async with AsyncClient(url, api_key=credentials.api_key, tls=credentials.tls) as client:
