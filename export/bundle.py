@@ -97,7 +97,7 @@ class Parity(Frozen):
 
 
 class _Header(BaseModel):
-    """What tells the format of any manifest."""
+    """Format of any manifest, read before the rest."""
 
     format: Annotated[int, Field(ge=1)]
 

@@ -28,7 +28,7 @@ CONVERT_HELP = """
 Convert a bundle of an earlier version, in place: format 1 or 2, or a bundle without SHA256SUMS.
 
 The graph, the golden windows and all answers stay the same; from format 1 and 2 the digest of the ONNX
-file changes.
+file changes. Simulated units of a converted bundle age alike: train and export again for several ways.
 
 Example: rul convert bundles/pumps
 """
@@ -90,7 +90,7 @@ def export_command(
 
 
 def convert(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")]) -> None:
-    """Convert a bundle of the format before; see CONVERT_HELP."""
+    """Convert a bundle of an earlier version; see CONVERT_HELP."""
     from export.convert import convert_bundle  # noqa: PLC0415 with onnx
 
     folder = find_bundle(bundle)

@@ -86,7 +86,7 @@ def _raised(fields: dict[str, Any], folder: BundleFolder) -> Manifest:
         if fields["format"] < FORMAT:
             fields["degradation"]["units"] = [_typical_unit(fields["degradation"])]
         text = json.dumps({**fields, "format": FORMAT})
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError) as error:
         raise InvalidBundle(
             f"{folder.path}: the manifest has no valid degradation, export it again: {one_line(error)}"
         ) from error
@@ -95,6 +95,5 @@ def _raised(fields: dict[str, Any], folder: BundleFolder) -> Manifest:
 
 def _typical_unit(degradation: dict[str, Any]) -> dict[str, Any]:
     """Return a unit of the median life that ages as all units do in the mean."""
-    life = round(degradation["life_quantiles"][5])
-    profile = zip(degradation["rul"], degradation["z"], strict=True)
-    return {"life": life, "z": [row for rul, row in profile if rul < life]}
+    life, z = max(1, round(degradation["life_quantiles"][5])), degradation["z"]
+    return {"life": life, "z": z[: max(1, sum(rul < life for rul in degradation["rul"]))]}

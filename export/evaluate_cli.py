@@ -58,6 +58,8 @@ Example: rul evaluate bundles/mine --fleet fleet.toml --data new_units.csv --plo
 Example: rul evaluate fd001 --data test_FD001.txt --rul RUL_FD001.txt
 """
 
+TRUNCATIONS: Final = 20
+"""Windows per unit."""
 OF_LIVES: Final = {
     "alpha_lambda": "alpha-lambda accuracy (20 %, half-way)",
     "within_alpha": "cycles within 20 % of the truth",
@@ -86,7 +88,7 @@ def evaluate(
             help="True RULs of units that did not fail: one number a line, or CSV with unit and rul."
         ),
     ] = None,
-    truncations: Annotated[int, typer.Option(help="Windows per unit.", min=1)] = 20,
+    truncations: Annotated[int, typer.Option(help="Windows per unit.", min=1)] = TRUNCATIONS,
     seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
     plot: Annotated[
         Path | None,

@@ -32,7 +32,7 @@ AGE_SPREAD: Final = 1 / 6
 def set_buffer(module: nn.Module, name: str, values: ArrayLike) -> None:
     """Copy fitted values into a buffer, in its type."""
     buffer = module.get_buffer(name)
-    buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype).reshape(buffer.shape))
+    buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype))
 
 
 def valid_cycles(lengths: Tensor, like: Tensor) -> Tensor:

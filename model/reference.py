@@ -1,7 +1,7 @@
-"""Reference statistics of the training readings, for the bundle's manifest.
+"""Reference statistics of the training readings, as the bundle's manifest keeps them.
 
-They scale a network's inputs, detect drift, and are the basis of `model.simulation`. The manifest keeps
-their classes as they are. This module must not know networks, bundles or files.
+They scale a network's inputs, detect drift, and are the basis of `model.simulation`. This module must not
+know networks, the rest of the manifest, or files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
-from model.domain import FloatArray, IntArray, InvalidData, Role, Schema, Trajectory, cycles_left
+from model.domain import (
+    LARGEST_CYCLE,
+    FloatArray,
+    IntArray,
+    InvalidData,
+    Role,
+    Schema,
+    Trajectory,
+    cycles_left,
+)
 from model.regimes import find_regimes
 
 LOW_QUANTILE: Final = 0.001
@@ -77,7 +86,7 @@ class Regime(Frozen):
 class UnitProfile(Frozen):
     """How the columns of one training unit changed as it neared failure."""
 
-    life: PositiveInt = Field(description="cycles")
+    life: PositiveInt = Field(le=LARGEST_CYCLE, description="cycles")
     z: list[list[float]] = Field(
         description="[R'][F], at the first R' of `rul`: those of the life", min_length=1
     )
@@ -250,7 +259,11 @@ def _some_units(
         sets[:, k] = whole[group]
         off = np.square(sets.mean(axis=1) - profile) + np.square(sets.std(axis=1) - spread)
         chosen[k] = int(group[off.sum(axis=(1, 2)).argmin()])
-    return [UnitProfile(life=lives[n], z=whole[n, rul < lives[n]].round(2).tolist()) for n in chosen]
+    rows = [max(1, int((rul < lives[n]).sum())) for n in chosen]
+    return [
+        UnitProfile(life=max(1, lives[n]), z=whole[n, :count].round(2).tolist())
+        for n, count in zip(chosen, rows, strict=True)
+    ]
 
 
 def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _Array]:

@@ -9,7 +9,7 @@ shipped models' own answers: first as they are, then with a fault of every unit 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -135,8 +135,7 @@ def halves(
 ) -> Iterator[Healthy]:
     """Whole lives, against a reference of the other half of the units; the network has seen them all."""
     half = fit_reference(units[::2], kind.schema)
-    parts = {"regimes": [asdict(regime) for regime in half.regimes], "degradation": asdict(half.degradation)}
-    known = Manifest.model_validate({**manifest.model_dump(), **parts})
+    known = manifest.model_copy(update={"regimes": half.regimes, "degradation": half.degradation})
     rest = units[1::2]
     stream = places(rest, together=False, rng=rng)
     row = Healthy(manifest.name, "training units to failure, reference of the other half")

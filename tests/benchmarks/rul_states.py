@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 from export.bundle import Manifest, find_bundle
+from export.evaluate_cli import TRUNCATIONS
 from export.evaluation_windows import matching_fleet
 from export.session import Session, open_bundle
 from model.dataset import failed_units, truncated_windows
@@ -97,7 +98,7 @@ def above_the_cap(
 def below_the_cap(units: Sequence[Trajectory], manifest: Manifest) -> list[Kind]:
     """Windows of units that trained the network, by their RUL."""
     judged = truncated_windows(
-        failed_units(units), length=manifest.context, per_unit=20, rng=np.random.default_rng(0)
+        failed_units(units), length=manifest.context, per_unit=TRUNCATIONS, rng=np.random.default_rng(0)
     )
     cap = manifest.cap
     return [

@@ -25,7 +25,7 @@ def written(made: Any) -> str:
 
 
 def in_order_of(before: Any, now: Any) -> Any:
-    """`now` with its fields in the order that they had before: Protobuf's maps have a new one in each run."""
+    """Order the fields of `now` as they were before: Protobuf's maps have another order in each run."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [*(name for name in before if name in now), *(name for name in now if name not in before)]
         return {name: in_order_of(before.get(name), now[name]) for name in names}

@@ -1,5 +1,6 @@
-"""The drift reference in a bundle, and bundles of the format before."""
+"""The drift reference in a bundle, and bundles of earlier formats."""
 
+import base64
 import dataclasses
 import json
 
@@ -11,6 +12,7 @@ from onnx import helper
 from export.ageing import drift_reference
 from export.bundle import FORMAT, METADATA_KEY, InvalidBundle
 from export.drift_reference import REFERENCE_KEY, DriftReference
+from export.handover import metadata_of
 from export.seal import SUMS, read_bundle, write_sums
 from export.session import Session, open_bundle
 from model.simulation import simulate
@@ -26,8 +28,11 @@ def older(copied, request):
     """The same bundle in an earlier format."""
     manifest = json.loads(Session(copied.model).metadata[METADATA_KEY])
     del manifest["degradation"]["units"]
-    kept = {} if request.param == 1 else Session(copied.model).metadata
-    return with_metadata(copied, kept | {METADATA_KEY: json.dumps({**manifest, "format": request.param})})
+    kept = {METADATA_KEY: json.dumps({**manifest, "format": request.param})}
+    if request.param == 2:  # it wrote the reference in base64
+        reference = base64.b85decode(Session(copied.model).metadata[REFERENCE_KEY])
+        kept[REFERENCE_KEY] = base64.b64encode(reference).decode()
+    return with_metadata(copied, kept)
 
 
 def with_metadata(folder, metadata):
@@ -79,6 +84,10 @@ def test_a_converted_bundle_has_the_same_graph_manifest_and_golden_windows(older
     assert f"bundle format {FORMAT}" in result.output
     assert graph_of(older) == graph_of(tiny_bundle)
     assert manifest_but_units(older) == manifest_but_units(tiny_bundle)
+    OnnxRuntime.load(older, provider=ProviderChoice.CPU)
+    for folder in (older, tiny_bundle):
+        _, manifest = open_bundle(folder)
+        assert Session(folder.model).metadata == metadata_of(manifest)
     assert older.golden.read_bytes() == golden
     assert sorted(file.name for file in older.path.iterdir()) == [
         "MODEL_CARD.md", "SHA256SUMS", "golden.npz", "model.onnx",
@@ -127,7 +136,11 @@ def test_a_bundle_whose_golden_windows_do_not_agree_is_not_converted(older):
     assert older.model.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'], ids=["no JSON", "no object", "no fields"])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"format": 1}', '{"format": 2, "degradation": {"life_quantiles": [0, 0, 0, 0, 0, 1e999]}}'],
+    ids=["no JSON", "no object", "no fields", "an endless life"],
+)
 def test_a_manifest_that_cannot_be_read_is_not_converted(copied, text):
     result = rul("convert", with_metadata(copied, {METADATA_KEY: text}).path)
 

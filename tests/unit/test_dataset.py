@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model.dataset import (
@@ -19,6 +19,7 @@ from tests.fleets import PUMPS, numbered_unit, trajectories
 lengths = st.integers(1, 12)
 
 
+@example(unit=replace(numbered_unit(1, unit="u"), cycles=np.array([4])), length=3)
 @given(unit=trajectories(), length=lengths)
 def test_window_i_holds_the_cycles_up_to_reading_i_and_those_without_a_reading_are_missing(unit, length):
     by_cycle = np.full((unit.cycles[-1] + 1, 2), np.nan, np.float32)

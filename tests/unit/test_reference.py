@@ -84,6 +84,41 @@ def test_profiles_of_six_units_are_kept_in_order_of_their_lives():
     )
 
 
+def test_the_kept_units_together_are_as_all_units_are():
+    degradation = fit_reference(UNITS, PUMP_SCHEMA).degradation
+    shortest = min(len(unit.z) for unit in degradation.units)
+
+    kept, z, spread = (
+        np.array(rows)[..., 1:]  # sensors
+        for rows in (
+            [unit.z[:shortest] for unit in degradation.units],
+            degradation.z[:shortest],
+            degradation.spread[:shortest],
+        )
+    )
+
+    np.testing.assert_allclose(kept.mean(axis=0), z, atol=0.08)
+    np.testing.assert_allclose(kept.std(axis=0), spread, atol=0.08)
+
+
+def test_the_grid_of_long_lives_has_steps_that_grow():
+    life = Trajectory("1", np.arange(1, 3001), np.zeros((3000, 3), np.float32), failed=True)
+
+    rul = fit_reference([life], PUMP_SCHEMA).degradation.rul
+
+    assert [step for step in rul if step > 300] == [400, 600, 750, 937, 1171, 1463, 1828, 2285, 2856]
+
+
+@pytest.mark.parametrize("cycles", [[0], [1], [0, 1]])
+def test_lives_of_no_more_than_a_cycle_have_a_profile(cycles):
+    unit = Trajectory("1", np.array(cycles), np.ones((len(cycles), 3), np.float32), failed=True)
+
+    (profile,) = fit_reference([unit], PUMP_SCHEMA).degradation.units
+
+    assert profile.life == 1
+    assert len(profile.z) == 1
+
+
 def test_a_column_that_a_unit_lacks_has_the_profile_of_all_units():
     lacking = [replace(unit, readings=unit.readings.copy()) for unit in UNITS]
     for unit in lacking[1:]:

@@ -9,7 +9,7 @@ from export.bundle import find_bundle
 from export.session import open_bundle
 from model.dataset import truncated_windows
 from model.domain import InvalidData, Schema
-from model.reference import fit_reference
+from model.reference import UnitProfile, fit_reference
 from model.simulation import simulate
 from tests.examples import examples
 from tests.fleets import PUMP_SCHEMA, worn_pumps
@@ -102,6 +102,31 @@ def test_shipped_models_hold_their_coverage_on_simulated_units(bundle):
     lower, upper = answers["rul_interval"].T
     rul = np.minimum(windows.rul, manifest.cap)
     assert ((lower <= rul) & (rul <= upper)).mean() == pytest.approx(manifest.nominal_coverage, abs=0.1)
+
+
+def test_a_simulated_unit_ages_as_the_unit_whose_life_is_nearest_faster_or_slower():
+    def unit(life, end):  # sensors fall to `end` over the last 50 cycles
+        return UnitProfile(life=life, z=[[0.0, end, end], [0.0, 0.0, 0.0]])
+
+    aging = REFERENCE.degradation.model_copy(
+        update={
+            "rul": [0.0, 50.0],
+            "units": [unit(60, -1.0), unit(120, -2.0)],
+            "noise": [0.0] * 3,
+            "life_quantiles": [60.0] * 6 + [240.0] * 5,
+        }
+    )
+    one_load = [regime.model_copy(update={"share": 1.0}) for regime in REFERENCE.regimes[:1]]
+    known = replace(REFERENCE, degradation=aging, regimes=one_load)
+    mean, deviation = (np.array(values) for values in (one_load[0].mean, one_load[0].standard_deviation))
+
+    for made in simulate(known, PUMP_SCHEMA, units=30, seed=0):
+        like, end = (60, -1.0) if len(made) == 60 else (120, -2.0)
+        z = (made.readings - mean) / deviation
+        speed = like / len(made)
+        rul = len(made) - made.cycles
+        expected = np.interp(rul * speed, [0, 50], [end, 0.0])
+        np.testing.assert_allclose(z[:, 1], expected, atol=1e-4)
 
 
 def test_truncated_units_are_the_same_ones_stopped_early():
