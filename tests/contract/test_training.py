@@ -253,12 +253,13 @@ def test_a_damaged_checkpoint_is_refused(finished, tmp_path, damage):
         Checkpoint.load(tmp_path)
 
 
-def test_a_checkpoint_of_another_format_is_refused(finished, tmp_path):
+@pytest.mark.parametrize("found", [1, 9])
+def test_a_checkpoint_of_another_format_is_refused(finished, tmp_path, found):
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     stored = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**stored, "format": 9}))
+    (tmp_path / "run.json").write_text(json.dumps({**stored, "format": found}))
 
-    with pytest.raises(InvalidCheckpoint, match="run format 9, this version reads 1"):
+    with pytest.raises(InvalidCheckpoint, match=f"run format {found}, this version reads 2: train again"):
         Checkpoint.load(tmp_path)
 
 
