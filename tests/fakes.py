@@ -275,6 +275,6 @@ def asked_of(windows: Windows) -> Asked:
 
 
 def fake_answers(asked: Asked, manifest: Manifest) -> Answers:
-    """What follows from the outputs that `FakeRuntime` gives to a batch."""
+    """Derive the answers from the outputs that `FakeRuntime` gives to a batch."""
     outputs = fake_outputs(asked.readings, asked.lengths, manifest)
     return Answers(asked, outputs, manifest, WindowRules.of(manifest, max_window_cycles=1000))

@@ -29,6 +29,7 @@ from service.store.schema import COLUMN_LISTS, READING_KEY, READINGS
 
 FLOAT32: Final = np.dtype("<f4")
 PURGE_ROWS: Final = 5000
+"""Rows that one transaction of a purge reads: other writers get a turn in between."""
 
 Stored = tuple[int, bytes]
 """Column list and values of a reading."""

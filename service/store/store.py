@@ -27,7 +27,7 @@ from service.store.judgement import (
     accuracy_of,
     judge_unit,
 )
-from service.store.readings import Readings
+from service.store.readings import PURGE_ROWS, Readings
 from service.store.rows import (
     MOST_JUDGED,
     READINGS_PER_UNIT,
@@ -44,8 +44,6 @@ from service.store.rows import (
 )
 from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNITS, VERSIONS, Upserts, of_unit
 
-PURGE_ROWS: Final = 5000
-"""Rows that one transaction of a purge reads: other writers get a turn in between."""
 _TABLES: Final = (UNITS, PREDICTIONS, OUTCOMES, READINGS)
 """Tables that know a unit; units first, as `Store.write` locks them."""
 _HAS_LATE_PREDICTIONS: Final = (

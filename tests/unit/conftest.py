@@ -33,7 +33,7 @@ def registry():
 
 @pytest.fixture
 def stream():
-    """What the service logs, in JSON; the process logs as before at the end."""
+    """Collect the service's log, in JSON; the process logs as before at the end."""
     from service import logs
 
     root = logging.getLogger()

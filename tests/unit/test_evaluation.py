@@ -115,7 +115,7 @@ def labelled(rul, unit):
 
 
 def read_as(rul, *, scale):
-    """What a network says of windows: these RULs, each with this scale of its error."""
+    """Make a network's answers to windows: these RULs, each with this scale of its error."""
     nothing = np.zeros((len(rul), 1), np.float32)
     return Read(rul, np.full(len(rul), scale, np.float32), nothing, nothing, nothing)
 
