@@ -133,6 +133,9 @@ class Manifest(Frozen):
         exclude_if=not_,
         description="whether the graph has `sensor_contribution`, `window_contribution` and `evidence`",
     )
+    reads_settings: bool = Field(
+        default=False, exclude_if=not_, description="whether settings contribute beyond telling the regime"
+    )
     horizons: list[PositiveInt] = Field(min_length=1, description="cycles, of `failure_probability`")
     nominal_coverage: float = Field(gt=0, lt=1)
     health_bounds: HealthBounds

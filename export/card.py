@@ -16,6 +16,8 @@ from model.prognostics import THIRDS
 
 LISTED: Final = 3
 """Files of the data that are named."""
+READ: Final = " The network reads them, as they decide how long units last: they contribute to answers."
+"""Said of settings that do more than tell the regime."""
 LINE: Final = 80
 """Characters of a command's line."""
 
@@ -95,7 +97,7 @@ SHA-256 of `model.onnx`, as answers and `/v1/models` show it:
 
 ## Inputs
 
-- Settings: {", ".join(settings) or "none"}.
+- Settings: {", ".join(settings) or "none"}.{READ if manifest.reads_settings else ""}
 - Sensors: {", ".join(sensors)}.
 - Readings are in engineering units, NaN where missing: up to {manifest.max_missing_fraction:.0%} of a window.
 - `last_cycle` is the unit's cycle number; it may be unknown.
@@ -227,6 +229,7 @@ def _files(data_name: str) -> str:
 def _commands(manifest: Manifest) -> str:
     """Write the commands that make this bundle, each argument quoted for a shell."""
     training, config, name = manifest.training, manifest.training.config, manifest.name
+    read = ["reads_settings=true"] if manifest.reads_settings else []
     given = {"fleet": config["fleet"], "data": training.data_name.split(", "), "set": [], "threads": 1}
     given |= config.get("given", {})
     train = {
@@ -234,7 +237,7 @@ def _commands(manifest: Manifest) -> str:
         "--data": given["data"],
         "--name": [name],
         "--network": [manifest.network],
-        "--set": given["set"],
+        "--set": [*given["set"], *(each for each in read if each not in given["set"])],
         "--seed": [training.seed],
         "--steps": [config["steps"]],
         "--folds": [training.folds],

@@ -81,6 +81,7 @@ def _draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
         "network": checkpoint.config.network,
         "heads": checkpoint.config.heads,
         "explains_readings": network_class(checkpoint.config.network).explains_readings,
+        "reads_settings": checkpoint.config.reads_settings,
         "parity": Parity(rul_cycles=0.0, attention=0.0),
     }
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,14 +20,16 @@ from model.fleet import fleet_named
 from model.screen import cells, number_table, progress, save_picture, say, tell
 
 if TYPE_CHECKING:
+    from model.run import Plan
     from model.training import Check
 
 TRAIN_HELP = """
 Train a network on units that ran to failure.
 
 The seed splits the units into folds. One network per fold trains on the other folds and predicts its
-own units. These predictions calibrate and evaluate the final network, which trains on all units. To
-continue an interrupted run, repeat the command with --resume. --ray trains all networks at once on a Ray
+own units. These predictions calibrate and evaluate the final network, which trains on all units. Without
+--steps the first fold chooses the number of updates, and whether the network reads the settings: they may
+decide how long units last (reads_settings), or only tell the regime. To continue an interrupted run, repeat the command with --resume. --ray trains all networks at once on a Ray
 cluster, with the same result.
 
 Networks: flagship (exact contributions of each reading); amnl (additive
@@ -49,7 +50,9 @@ Example: rul train --network amnl --set score=dot --data train_FD001.txt --name 
 Steps = Annotated[
     int | None,
     typer.Option(
-        help="Updates of each network. Default: 500, doubled while the first fold gains enough.", min=1
+        help="Updates of each network; settings are not read. "
+        "Default: the first fold chooses 500, 1,000 or 2,000, and whether settings are read.",
+        min=1,
     ),
 ]
 
@@ -103,8 +106,8 @@ def train(
     from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
     from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
-    from model.run import Plan, Source, choose_updates, train_run  # noqa: PLC0415 with torch
-    from model.stages import stored_updates  # noqa: PLC0415 with torch
+    from model.run import READS, Plan, Source, choose, train_run  # noqa: PLC0415 with torch
+    from model.stages import stored_choice  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     _check_folder(out, resume=resume, overwrite=overwrite)
@@ -117,12 +120,13 @@ def train(
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
     plan = Plan(trajectories, kind, network, config, folds, options)
     with connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster:
-        if steps is None and resume:
-            steps = stored_updates(out / STATE_FILE)
-        steps = steps or choose_updates(plan, tell=_tell, cluster=cluster)
-        plan = replace(plan, config=replace(config, steps=steps))
+        if resume:
+            stored, form = stored_choice(out / STATE_FILE)
+            plan = plan.with_options(**{READS: form.get(READS, False)}) if plan.may_read_settings else plan
+            steps = steps or stored
+        plan = plan.with_updates(steps) if steps else choose(plan, tell=_tell, cluster=cluster)
         try:
-            with progress(steps * (folds + 1)) as watch:
+            with progress(plan.config.steps * (folds + 1)) as watch:
                 checkpoint, curve = train_run(
                     plan, name=name, source=source, folder=out, watch=watch, resume=resume, cluster=cluster
                 )
@@ -132,8 +136,9 @@ def train(
     _report(name, checkpoint.facts["metrics"], curve, out)
 
 
-def _tell(steps: int, rmse: float) -> None:
-    tell(f"first fold, {steps} updates: held-out RMSE {rmse:.2f}")
+def _tell(plan: Plan, rmse: float) -> None:
+    how = ", settings read" if plan.options.get("reads_settings") else ""
+    tell(f"first fold, {plan.config.steps} updates{how}: held-out RMSE {rmse:.2f}")
 
 
 def plot(

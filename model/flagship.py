@@ -68,7 +68,8 @@ class Flagship(RulNetwork):
 
     The first head searches: its attention = softmax of the cycles' scores, whatever their place, and is the
     output `attention`. The others are recency: softmax of (-slope_h * lag), with learnt slopes >= 0.
-    Settings are used only through the regimes.
+    Settings tell the regimes. With `reads_settings` their means over the window are read too: how hard a
+    unit is run may decide how long it lasts.
     """
 
     explains_readings: ClassVar[bool] = True
@@ -78,6 +79,7 @@ class Flagship(RulNetwork):
         "perceptron": 96,
         "attention": 24,
         "recurrent_dropout": 0.5,
+        "reads_settings": False,
     }
     recipe: ClassVar[Mapping[str, Any]] = {
         "learning_rate": 5e-3,
@@ -107,12 +109,17 @@ class Flagship(RulNetwork):
         before_softplus = (LAG_CYCLES * first_slopes(heads)).expm1().log()
         self.slope = nn.Parameter(before_softplus)  # [H - 1]
         self.mix = nn.Parameter(first_mix(heads, long_scale=LONG_SCALE))  # [H + 1, H + 1]
-        self.register_buffer("gain", torch.ones(heads + 1, columns))
+        self.register_buffer("gain", first_gain(config))
         age, length = 2, 1
         self.read_out = ReadOut((heads + 1) * columns + age + length + columns + heads, config.perceptron)
         is_sensor = torch.ones(columns)
         is_sensor[list(config.settings)] = 0.0
         self.register_buffer("is_sensor", is_sensor, persistent=False)
+        is_pooled = torch.ones(columns) if config.reads_settings else is_sensor
+        self.register_buffer("is_pooled", is_pooled, persistent=False)
+        self.register_buffer(
+            "settings", torch.eye(columns)[list(config.settings)], persistent=False
+        )  # [S, F]
 
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
@@ -120,7 +127,7 @@ class Flagship(RulNetwork):
         lag, score, attention = self.look(z, valid, lengths)  # [B, 1, T], [B, 1, T], [B, H, T]
         # From here on float64, until the answer is complete.
         weight, lag = attention.double(), lag.double()
-        pools, values = self.pool(z, observed, weight, lag)
+        pools, values = self.pool(self.pooled(z, readings, observed), observed, weight, lag)
         mixed = self.get_buffer("gain") * (self.mix.double() @ pools.of_readings(values))
         kept = POOL_LIMIT / mixed.abs().clamp(min=POOL_LIMIT)  # [B, H + 1, F], 1 within the limit
         of_lag = weight * lag / LAG_CYCLES  # [B, H, T]
@@ -139,9 +146,16 @@ class Flagship(RulNetwork):
             penalty=penalty(score[:, 0], valid) if self.training else None,
         )
 
+    def pooled(self, z: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
+        """Scale settings over all regimes where they are read, [B, T, F]: within one they hardly differ."""
+        if not self.config.reads_settings:
+            return z
+        settings = self.standardise.scaled_settings(readings, observed) @ self.get_buffer("settings")
+        return z * self.get_buffer("is_sensor") + settings
+
     def pool(self, z: Tensor, observed: Tensor, weight: Tensor, lag: Tensor) -> tuple[Pools, Tensor]:
         """Return pools under these weights, and the pooled readings [B, T, F], 0 where missing."""
-        there = (observed * self.get_buffer("is_sensor")).double()
+        there = (observed * self.get_buffer("is_pooled")).double()
         values = z.clamp(-VALUE_LIMIT, VALUE_LIMIT).double() * there
         return Pools.of(weight, lag / -self.config.context, there), values
 
@@ -166,18 +180,19 @@ class Flagship(RulNetwork):
             self.mix.copy_(first_mix(self.config.heads, long_scale=1.0))  # the gain is the scale
             z, observed, valid = self.standardise(readings, lengths)
             lag, _, attention = self.look(z, valid, lengths)
-            pools, values = self.pool(z, observed, attention.double(), lag.double())
+            pooled = self.pooled(z, readings, observed)
+            pools, values = self.pool(pooled, observed, attention.double(), lag.double())
             varies = (self.mix.double() @ pools.of_readings(values)).std(0)  # [H + 1, F]
             share = torch.full_like(varies, FOLLOWING)
             share[:, leading] = 1.0
             gain = (share / varies.clamp(min=1.0 / MOST_GAIN)).clamp(max=MOST_GAIN)
-            self.get_buffer("gain").copy_(gain)
+            self.get_buffer("gain").copy_(gain * first_gain(self.config))
 
     def window(self, lengths: Tensor, last_cycle: Tensor, pools: Pools) -> Tensor:
         """Return age of the last cycle, whether it is known, length, and what is missing, [B, 3 + F]."""
         age = spread_age(age_of(last_cycle, oldest=self.get_buffer("oldest")))  # [B, 2]
         length = lengths[:, None].double() / self.config.context - 1.0
-        return torch.cat((age.double(), length, self.get_buffer("is_sensor") - pools.seen), dim=-1)
+        return torch.cat((age.double(), length, self.get_buffer("is_pooled") - pools.seen), dim=-1)
 
     def explain(
         self, answer: Answer, window: Tensor, pools: Pools, cycles: tuple[Tensor, Tensor], kept: Tensor
@@ -223,6 +238,18 @@ def first_slopes(heads: int) -> Tensor:
     steep, flat = torch.tensor([STEEPEST_SLOPE, FLATTER_SLOPE]).log()
     between = torch.linspace(steep, flat, max(heads - 2, 0)).exp()
     return torch.cat((between, torch.tensor([FLATTEST_SLOPE])))[: heads - 1]
+
+
+def first_gain(config: NetworkConfig) -> Tensor:
+    """Return the gain of pools before training, [H + 1, F]: of settings the mean of all cycles alone is read.
+
+    Their last cycles and their trend say little about wear that adds up, and cost accuracy (docs/adr/0017).
+    """
+    gain = torch.ones(config.heads + 1, config.columns)
+    if config.reads_settings:
+        gain[:, list(config.settings)] = 0.0
+        gain[config.heads - 1, list(config.settings)] = 1.0
+    return gain
 
 
 def first_mix(heads: int, *, long_scale: float) -> Tensor:

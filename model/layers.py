@@ -95,21 +95,27 @@ class Standardise(nn.Module):
 
     def regime(self, readings: Tensor, observed: Tensor) -> Tensor:
         """Find the nearest centre of each cycle, [B, T]; the first that the known settings cannot tell."""
-        where = list(self.settings)
         scale, centre = self.get_buffer("setting_scale"), self.get_buffer("centre")  # [S], [R, S]
-        # Relative to the middle of the centres, for precision; clipped far outside them, so extreme
-        # settings still have a nearest centre.
-        middle = centre.mean(0)
-        lowest, highest = centre.amin(0) - 1e3 * scale, centre.amax(0) + 1e3 * scale
-        there = observed[:, :, where]  # [B, T, S]
-        setting = (readings[:, :, where].clamp(lowest, highest) - middle) / scale
-        setting = torch.where(there, setting, 0.0)
+        setting = self.scaled_settings(readings, observed)  # [B, T, S]
         # (s - c)^2 over the known settings, without the term that all centres share: c^2 - 2 s c.
-        from_middle = ((centre - middle) / scale).T  # [S, R]
+        from_middle = ((centre - centre.mean(0)) / scale).T  # [S, R]
         terms = torch.cat((from_middle.square(), -2.0 * from_middle))  # [2S, R]
-        distance = torch.cat((there.to(setting.dtype), setting), dim=-1) @ terms  # [B, T, R]
+        there = observed[:, :, list(self.settings)].to(setting.dtype)
+        distance = torch.cat((there, setting), dim=-1) @ terms  # [B, T, R]
         first = TIE * torch.arange(self.regimes, device=distance.device)
         return (distance + first).argmin(-1)
+
+    def scaled_settings(self, readings: Tensor, observed: Tensor) -> Tensor:
+        """Scale settings by their spread over all regimes, [B, T, S]; 0 in the middle of the centres.
+
+        Missing ones are 0. They are clipped far outside the centres, so extreme settings still have a
+        nearest centre.
+        """
+        where = list(self.settings)
+        scale, centre = self.get_buffer("setting_scale"), self.get_buffer("centre")  # [S], [R, S]
+        lowest, highest = centre.amin(0) - 1e3 * scale, centre.amax(0) + 1e3 * scale
+        setting = (readings[:, :, where].clamp(lowest, highest) - centre.mean(0)) / scale
+        return torch.where(observed[:, :, where], setting, 0.0)
 
 
 def running_mean(x: Tensor, there: Tensor) -> Tensor:

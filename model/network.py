@@ -59,6 +59,7 @@ class NetworkConfig:
     health_task: bool = True  # Whether the health state is trained as a second task
     age: bool = False  # Whether the cycle number is an input
     recurrent_dropout: float = 0.0  # Dropout behind the recurrent part
+    reads_settings: bool = False  # Whether the flagship's pools include the settings
 
 
 class Inputs(NamedTuple):

@@ -7,7 +7,6 @@ on all units and is calibrated on these predictions. This module must not know f
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -44,7 +43,7 @@ from model.evaluation import Figure, boosting_figures, figures
 from model.fleet import Fleet
 from model.layers import set_buffer
 from model.network import RulNetwork
-from model.networks import build_network, fleet_for, network_config
+from model.networks import build_network, fleet_for, network_class, network_config
 from model.prognostics import THIRDS, by_answer
 from model.reference import Reference, fit_reference
 from model.replay import HELD_OUT_FILE, save_held_out
@@ -58,6 +57,11 @@ LENGTHS: Final = {500: 0.0, 1000: 0.02, 2000: 0.1}
 """Lengths to try, in updates, and the share by which each must lower the first fold's RMSE. One fold says
 little, and many updates spread the evidence: on FD003 2,000 lower it by 7 % there, and by nothing on all.
 The longest keeps a training of 100,000 windows under ten minutes of CPU."""
+
+READS: Final = "reads_settings"
+SETTINGS_GAIN: Final = 0.05
+"""Share by which reading the settings must lower the first fold's RMSE, or they only tell the regimes.
+Where they decide lives it is 0.14 and more; on C-MAPSS less than 0.02 (docs/adr/0017)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,9 +112,23 @@ class Plan:
         trainer.learn(unwatched)
         return finished_stage(trainer)
 
-    def rmse_after(self, steps: int) -> float:
-        """Train the first fold for so many updates; return its held-out RMSE."""
-        config = replace(self.config, steps=steps, check_every=steps)
+    @property
+    def may_read_settings(self) -> bool:
+        """Return whether there are settings that the network could read, and no option that says so."""
+        known = network_class(self.network).options
+        return READS in known and READS not in self.options and bool(self.fleet.schema.indices("setting"))
+
+    def with_updates(self, steps: int) -> Plan:
+        """Return the plan with so many updates of each network."""
+        return replace(self, config=replace(self.config, steps=steps))
+
+    def with_options(self, **options: object) -> Plan:
+        """Return the plan with further options of the network."""
+        return replace(self, options={**self.options, **options})
+
+    def first_fold_rmse(self) -> float:
+        """Train the first fold; return its held-out RMSE."""
+        config = replace(self.config, check_every=self.config.steps)
         _, trainer, _ = replace(self, config=config).stage(0)
         trainer.learn(unwatched)
         return trainer.curve[-1].held_out_rmse
@@ -126,20 +144,30 @@ class Source:
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def choose_updates(plan: Plan, *, tell: Callable[[int, float], None], cluster: Cluster | None = None) -> int:
-    """Train on the first fold for longer until its held-out units stop gaining; return the length.
+def choose(plan: Plan, *, tell: Callable[[Plan, float], None], cluster: Cluster | None = None) -> Plan:
+    """Choose whether the network reads the settings, and for how many updates it trains, on the first fold.
 
+    Settings are read if its held-out units gain by it; then it trains for longer until they stop gaining.
     The learning rate has one cycle over all updates, so each length is a training of its own. The first
     fold is judged by the cross-validation too, so its figures are optimistic; the units of the other folds
-    choose nothing. `tell` gets each length and its held-out RMSE. A cluster tries all lengths at once.
+    choose nothing. `tell` gets each plan and its held-out RMSE. A cluster tries several at once.
     """
-    chosen, least = 0, math.inf
-    rmses = mapped(plan.rmse_after, list(LENGTHS), cluster)
-    for (steps, gain), found in zip(LENGTHS.items(), rmses, strict=True):
-        tell(steps, found)
-        if found > (1.0 - gain) * least:
+    shortest, *longer = LENGTHS
+    chosen = plan.with_updates(shortest)
+    others = [chosen.with_options(**{READS: True})] if plan.may_read_settings else []
+    rmses = mapped(Plan.first_fold_rmse, [chosen, *others], cluster)
+    least = next(rmses)
+    tell(chosen, least)
+    for other, found in zip(others, rmses, strict=True):
+        tell(other, found)
+        if found < (1.0 - SETTINGS_GAIN) * least:
+            chosen, least = other, found
+    lasting = [chosen.with_updates(steps) for steps in longer]
+    for tried, found in zip(lasting, mapped(Plan.first_fold_rmse, lasting, cluster), strict=True):
+        tell(tried, found)
+        if found > (1.0 - LENGTHS[tried.config.steps]) * least:
             break
-        chosen, least = steps, found
+        chosen, least = tried, found
     return chosen
 
 

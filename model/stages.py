@@ -5,6 +5,7 @@ An interrupted run resumes from its state file. This module must not know the da
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -94,11 +95,12 @@ def finished_stage(trainer: Trainer) -> Stage:
     return {"weights": weights, "curve": [asdict(check) for check in trainer.curve]}
 
 
-def stored_updates(path: Path) -> int:
-    """Read the number of updates of each network from the state of an interrupted run."""
+def stored_choice(path: Path) -> tuple[int, dict[str, Any]]:
+    """Read updates and configuration of each network from the state of an interrupted run."""
     try:
-        return load_tensors(path)["steps"]
-    except (KeyError, TypeError) as error:
+        stored = load_tensors(path)
+        return stored["steps"], json.loads(stored["network"])
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidState(f"{path}: cannot be read, start over: {error}") from error
 
 

@@ -41,6 +41,7 @@ def make_manifest(
     max_missing_fraction: float = 0.5,
     band: tuple[float, float] = (0.2, 1.0),
     explains_readings: bool = False,
+    reads_settings: bool = False,
 ) -> Manifest:
     """A small manifest: columns were between 0 and 100 in training."""
     f = len(columns)
@@ -66,6 +67,7 @@ def make_manifest(
         baseline=70.0,
         heads=heads,
         explains_readings=explains_readings,
+        reads_settings=reads_settings,
         horizons=[10, 30],
         nominal_coverage=0.9,
         health_bounds=HealthBounds(critical_below=20, degrading_below=60),

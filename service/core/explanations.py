@@ -130,16 +130,16 @@ class Explainer:
         explanation = Explanation(
             [names[column] for column in sensors],
             np.arange(first, first + cycles),
-            {names[column]: _contiguous(of_readings[:, column]) for column in sensors},
+            {names[column]: _contiguous(of_readings[:, column]) for column in self._rules.contributing},
             dict(zip((names[column] for column in sensors), usual, strict=True)),
             *said, agreement, SUPPORTED_AGREEMENT, len(judged), skill, SUPPORTED_SKILL,
         )  # fmt: skip
         return Grounds(of_sensors, trust, explanation)
 
     def _sums(self, of_readings: FloatArray) -> dict[str, float]:
-        """Add the cycles of each sensor's readings, [T, F]."""
+        """Add the cycles of the readings of each column that contributes, [T, F]."""
         sums = of_readings.sum(axis=0, dtype=np.float64).tolist()
-        return {self._rules.names[column]: sums[column] for column in self._rules.sensors}
+        return {self._rules.names[column]: sums[column] for column in self._rules.contributing}
 
     def _left_out(self, asked: _Asked, without: Sequence[Estimate]) -> dict[str, float]:
         """Take what each sensor adds from the answers without it.

@@ -22,6 +22,7 @@ class WindowRules:
     Attributes:
         names: The F column names, in order.
         sensors: Which of them are sensors, by their places.
+        contributing: The sensors, and the settings of a model that reads them, by their places.
         horizons: The horizons of failure probabilities, as replies name them.
         units: Their engineering units.
         lowest, highest: float32 [F], beyond them a reading is out of the range of training.
@@ -31,6 +32,7 @@ class WindowRules:
     names: tuple[str, ...]
     horizons: tuple[str, ...]
     sensors: tuple[int, ...]
+    contributing: tuple[int, ...]
     known: frozenset[str]
     units: tuple[str, ...]
     lowest: FloatArray
@@ -49,10 +51,12 @@ class WindowRules:
         # A column that was constant in training has no width; rounding to float32 is no deviation.
         margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
         least, most = manifest.entropy[0].limits(manifest.context)
+        sensors = manifest.schema_of_columns.indices("sensor")
         return cls(
             names,
             tuple(map(str, manifest.horizons)),
-            manifest.schema_of_columns.indices("sensor"),
+            sensors,
+            tuple(range(len(names))) if manifest.reads_settings else sensors,
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
             (low - margin).astype(np.float32),

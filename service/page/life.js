@@ -188,11 +188,12 @@ function largestAt(values) {
 
 function contributionMap(stack, facts, side) {
   const { contributions } = facts;
-  const rows = facts.sensors.filter(({ name }) => contributions[name]).map(({ name }) => ({ name, values: contributions[name] }));
+  const names = new Set([...facts.sensors.map(({ name }) => name), ...Object.keys(contributions)]);
+  const rows = [...names].filter((name) => contributions[name]).map((name) => ({ name, values: contributions[name] }));
   const map = new Heatmap(stack, {
     title: "Sensor by cycle",
     note: "cycles of RUL that each reading adds or takes",
-    label: `Contribution of ${rows.length} sensors at each of ${facts.explained.length} cycles.`,
+    label: `Contribution of ${rows.length} columns at each of ${facts.explained.length} cycles.`,
     cycles: facts.explained,
     rows,
     onCell: (row, cycle) => side.show(cycle, row.name),

@@ -119,8 +119,22 @@ def long(rng: Rng) -> Columns:
     }
 
 
+def conditions(rng: Rng) -> Columns:
+    """Speed and force of a unit, of three pairs, set how fast it wears and what its sensors read."""
+    hard = rng.integers(3)
+    n = int(np.clip(rng.lognormal(np.log([260, 170, 110][hard]), 0.15), 40, 500))
+    wear = (np.arange(1, n + 1) / n) ** rng.uniform(2, 3)
+    return {
+        "speed": np.full(n, [1200.0, 1500.0, 1800.0][hard]),
+        "force": np.full(n, [5.0, 4.4, 4.0][hard]),
+        "vib": (1 + hard / 2) * (1 + 0.6 * wear) + rng.normal(0, 0.25, n),
+        "temp": 50 + 10 * hard + 6 * wear + rng.normal(0, 2, n),
+        "kurt": 3 + 1.5 * wear**2 + rng.normal(0, 0.5, n),
+    }
+
+
 FLEETS: Final[dict[str, Callable[[Rng], Columns]]] = {
-    each.__name__: each for each in (variance, wiener, usage, ratio, modes, counts, short, long)
+    each.__name__: each for each in (variance, wiener, usage, ratio, modes, counts, short, long, conditions)
 }
 
 

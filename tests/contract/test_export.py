@@ -177,7 +177,7 @@ def test_contributions_of_what_says_nothing_are_found(tiny_bundles):
 
     broken = [finding.promise for finding in measure_promises(more, manifest) if not finding.kept]
 
-    assert "contribution of missing readings and settings, cycles" in broken
+    assert "contribution of missing readings, cycles" in broken
     assert "contribution of typical readings, cycles" in broken
 
 

@@ -24,7 +24,8 @@ from model.curve import curve_table, picture, read_curve, write_curve
 from model.dataset import split_fold, train_all
 from model.domain import InvalidData, Trajectory
 from model.reference import fit_reference
-from model.run import Plan, Source, choose_updates, prepare, train_run
+from model.run import Plan, Source, choose, prepare, train_run
+from model.stages import stored_choice
 from model.training import Check, InvalidState, TrainConfig, attention_figures
 from tests import tiny_bundle
 from tests.fleets import PUMPS, worn_pumps
@@ -482,11 +483,55 @@ def test_the_scale_is_fitted_wider_where_held_out_errors_are(parts):
 def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, tried, longest):
     monkeypatch.setattr("model.run.LENGTHS", {1: 0.0, 60: gain, 61: 0.1, 400: 0.1})
     config = TrainConfig(batch=32, truncations=3, learning_rate=1e-2)
-    plan = Plan(worn_pumps(units=9, seed=1), PUMPS, "flagship", config, 3, {"hidden": 4})
+    options = {"hidden": 4, "reads_settings": False}
+    plan = Plan(worn_pumps(units=9, seed=1), PUMPS, "flagship", config, 3, options)
     told = []
 
-    chosen = choose_updates(plan, tell=lambda steps, rmse: told.append((steps, rmse)))
+    chosen = choose(plan, tell=lambda tried, rmse: told.append((tried.config.steps, rmse)))
 
     assert [steps for steps, _ in told] == [1, 60, 61][:tried]
-    assert chosen == longest
+    assert chosen.config.steps == longest
+    assert chosen.options == options
     assert told[1][1] < 0.98 * told[0][1]
+
+
+def hard_run_pumps(*, units, seed, decides):
+    """Pumps of one load each; where it decides, one that is run twice as hard lasts half as long."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for n in range(units):
+        load = rng.uniform(1.0, 3.0)
+        life = round(90 / load) if decides else int(rng.integers(30, 91))
+        sensors = rng.normal(0, 1, (life, 2))
+        readings = np.column_stack((np.full(life, load), sensors)).astype(np.float32)
+        made.append(Trajectory(f"p{n}", np.arange(1, life + 1), readings, failed=True))
+    return made
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_settings_are_read_where_they_decide_how_long_units_last(monkeypatch, decides):
+    monkeypatch.setattr("model.run.LENGTHS", {100: 0.0})
+    config = TrainConfig(batch=64, truncations=5, learning_rate=1e-2)
+    plan = Plan(hard_run_pumps(units=24, seed=1, decides=decides), PUMPS, "flagship", config, 3)
+    told = []
+
+    chosen = choose(plan, tell=lambda tried, rmse: told.append((dict(tried.options), rmse)))
+
+    assert [options for options, _ in told] == [{}, {"reads_settings": True}]
+    assert chosen.options == ({"reads_settings": True} if decides else {})
+
+
+def test_a_network_without_the_option_is_not_tried_with_settings():
+    plan = Plan(worn_pumps(units=9, seed=1), PUMPS, "amnl", CONFIG, 3)
+
+    assert not plan.may_read_settings
+
+
+def test_the_state_of_an_interrupted_run_tells_what_was_chosen(units, tmp_path):
+    options = {"reads_settings": True}
+    with pytest.raises(PowerCut):
+        run(units, tmp_path, watch=power_cut_at(7), options=options)
+
+    steps, network = stored_choice(tmp_path / "state.pt")
+
+    assert (steps, network["reads_settings"]) == (CONFIG.steps, True)

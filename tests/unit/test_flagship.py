@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-from model.flagship import SEARCH_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
+from model.flagship import SEARCH_PENALTY, first_gain, first_mix, first_slopes, penalty, share_of_cycles
 from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
-from model.networks import network_config
+from model.networks import build_network, network_config
 from model.readout import Pools, ReadOut, secant
 from tests.unit.test_networks_of_the_texts import FLEET, network, trainer_of
 
@@ -161,6 +161,36 @@ def test_gradients_of_pools_and_read_out_are_those_of_finite_differences():
     assert gradcheck(lambda x: read_out(x, head)[0], (x,))
     assert gradcheck(lambda x: read_out(x, head).slope, (x,))
     assert gradcheck(lambda z: share_of_cycles(z, torch.ones(2, 4).double() / 4), (z,))
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_settings_contribute_where_they_are_read_and_not_where_they_only_tell_the_regime(reads):
+    net = build_network(
+        network_config(FLEET, network="flagship", regimes=2, options={"reads_settings": reads})
+    ).eval()
+    net.standardise.centre.copy_(torch.tensor([[40.0], [60.0]]))
+    net.standardise.setting_scale.fill_(10.0)
+    net.standardise.mean[:, 0] = torch.tensor([40.0, 60.0])
+    with torch.no_grad():
+        net.baseline.copy_(net.reference_rul(torch.zeros(1)))
+    readings = torch.zeros(2, 12, len(FLEET.schema))
+    readings[:, :, 0] = torch.tensor([[40.0], [60.0]])
+
+    got, unclipped = answered(net, (readings, torch.tensor([12, 12]), torch.tensor([30.0, 30.0])))
+
+    assert got.sensor_contribution[:, :, 0].sum(-1).bool().tolist() == [reads, reads]
+    assert not got.sensor_contribution[:, :, 1:].any()  # typical readings of their regimes
+    total = net.baseline + got.contribution.double().sum(-1) + got.window_contribution
+    torch.testing.assert_close(total, unclipped, rtol=0, atol=EXACT_CYCLES)
+
+
+def test_of_a_setting_that_is_read_the_mean_over_the_window_alone_counts():
+    config = network("flagship", reads_settings=True).config
+
+    gain = first_gain(config)
+
+    assert gain[:, 0].tolist() == [0.0] * (config.heads - 1) + [1.0, 0.0]  # the last row is the trend
+    assert (gain[:, 1:] == 1.0).all()
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 5, 8])

@@ -35,6 +35,7 @@ VARIANTS = [
     ("selfattention", {"relative_positions": True, "score": "additive"}),
     ("selfattention", {"score": "dot"}),
     ("flagship", {"heads": 1}),
+    ("flagship", {"reads_settings": True}),
 ]
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
 

@@ -85,6 +85,16 @@ async def test_a_model_that_explains_readings_says_what_each_sensor_adds_without
     assert predictor.models["fake"].batcher.runtime.batches == [2]
 
 
+async def test_a_model_that_reads_settings_says_what_each_of_them_adds():
+    predictor = make_predictor(make_manifest(explains_readings=True, reads_settings=True))
+
+    (prediction,) = (await ask(window_input(30.0), predictor=predictor, explain=Explain.FULL)).predictions
+
+    assert [*prediction.sensor_contributions] == ["setting_1", "sensor_1", "sensor_2"]
+    assert [*prediction.explanation.contributions] == ["setting_1", "sensor_1", "sensor_2"]
+    assert [*prediction.explanation.usual] == prediction.explanation.columns == ["sensor_1", "sensor_2"]
+
+
 class Misleading(FakeRuntime):
     """Names the first cycles as evidence; its answers rest on the last one."""
 

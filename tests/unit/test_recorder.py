@@ -168,7 +168,7 @@ def test_a_brief_has_the_most_evident_cycles_and_the_heaviest_sensors_first():
     of_readings[:, 3] = [[9, 2, 0, 0], [9, 0, 0, 0]]
 
     outputs = SimpleNamespace(evidence=evidence, sensor_contribution=of_readings)
-    one, other = briefs_of(SimpleNamespace(outputs=outputs, rules=SimpleNamespace(sensors=(1, 2, 3))))
+    one, other = briefs_of(SimpleNamespace(outputs=outputs, rules=SimpleNamespace(contributing=(1, 2, 3))))
 
     assert one == ([1, 3, 2], [0.4, 0.3, 0.2], [1, 3, 2], [-3, 2, 1])
     assert other[2:] == ([3, 2, 1], [-7, 5, 0])

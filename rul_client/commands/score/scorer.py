@@ -122,7 +122,7 @@ class Scorer:
         for horizon, column in zip(self.manifest.horizons, outputs.failure_probability.T, strict=True):
             numbers[f"failure_within_{horizon}"] = column
         if answers.of_columns is not None:
-            numbers["sensor_contributions"] = answers.of_columns[:, self._rules.sensors]
+            numbers["sensor_contributions"] = answers.of_columns[:, self._rules.contributing]
         if self.job.attention:
             numbers["attention"] = outputs.attention
             numbers |= {} if outputs.evidence is None else {"evidence": outputs.evidence}
@@ -142,7 +142,7 @@ class Scorer:
             columns[name] = lists(columns[name], windows.lengths[which])
         if "sensor_contributions" in columns:
             of_sensors = columns["sensor_contributions"]
-            sensors = [self._rules.names[place] for place in self._rules.sensors]
+            sensors = [self._rules.names[place] for place in self._rules.contributing]
             most = np.argsort(-np.abs(of_sensors), axis=1, kind="stable")
             for name, places in zip(("top_sensor", "second_sensor"), most.T, strict=False):
                 columns[name] = labelled(sensors, places)
