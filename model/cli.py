@@ -28,9 +28,9 @@ Train a network on units that ran to failure.
 
 The seed splits the units into folds. One network per fold trains on the other folds and predicts its
 own units. These predictions calibrate and evaluate the final network, which trains on all units. Without
---steps the first fold chooses the number of updates, and whether the network reads the settings: they may
-decide how long units last (reads_settings), or only tell the regime. To continue an interrupted run, repeat the command with --resume. --ray trains all networks at once on a Ray
-cluster, with the same result.
+--steps held-out units choose the number of updates, and whether the network reads the settings: they may
+decide how long units last (reads_settings), or only tell the regime. To continue an interrupted run, repeat
+the command with --resume. --ray trains all networks at once on a Ray cluster, with the same result.
 
 Networks: flagship (exact contributions of each reading); amnl (additive
 temporal attention, with the health state as a second task); selfattention (eight heads between cycles). --set
@@ -51,7 +51,7 @@ Steps = Annotated[
     int | None,
     typer.Option(
         help="Updates of each network; settings are not read. "
-        "Default: the first fold chooses 500, 1,000 or 2,000, and whether settings are read.",
+        "Default: held-out units choose 125 to 2,000, and whether settings are read.",
         min=1,
     ),
 ]
@@ -138,7 +138,7 @@ def train(
 
 def _tell(plan: Plan, rmse: float) -> None:
     how = ", settings read" if plan.options.get("reads_settings") else ""
-    tell(f"first fold, {plan.config.steps} updates{how}: held-out RMSE {rmse:.2f}")
+    tell(f"{plan.config.steps} updates{how}: held-out RMSE {rmse:.2f}")
 
 
 def plot(

@@ -285,6 +285,18 @@ def test_the_card_has_gradient_boosting_and_thirds_where_the_run_has_them(tiny_b
     assert f"| RMSE, cycles | {manifest.metrics['crossvalidation_rmse']:.2f} [" in without
 
 
+@pytest.mark.parametrize("given", [[], ["reads_settings=true"]])
+def test_the_cards_command_repeats_the_choice_to_read_settings(tiny_bundle, given):
+    _, manifest = open_bundle(tiny_bundle)
+    config = manifest.training.config | {"given": {"set": given}}
+    training = manifest.training.model_copy(update={"config": config})
+
+    card = model_card(manifest.model_copy(update={"training": training, "reads_settings": True}), sha256="")
+
+    assert card.count("--set reads_settings=true") == 1
+    assert "The network reads them" in card
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [

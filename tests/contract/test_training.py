@@ -495,6 +495,18 @@ def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, 
     assert told[1][1] < 0.98 * told[0][1]
 
 
+@pytest.mark.parametrize(("units", "folds"), [(9, [0, 1, 2]), (29, [0])])
+def test_as_many_folds_judge_as_hold_ten_units_out(monkeypatch, units, folds):
+    prepared, stage = [], Plan.stage
+    monkeypatch.setattr(Plan, "stage", lambda plan, fold: prepared.append(fold) or stage(plan, fold))
+    config = replace(CONFIG, steps=1)
+
+    rmse = Plan(worn_pumps(units=units, seed=1), PUMPS, "flagship", config, 3).held_out_rmse()
+
+    assert prepared == folds
+    assert rmse > 0
+
+
 def hard_run_pumps(*, units, seed, decides):
     """Pumps of one load each; where it decides, one that is run twice as hard lasts half as long."""
     rng = np.random.default_rng(seed)
