@@ -18,6 +18,7 @@ from model.domain import NOVELTY_LIMIT, FloatArray
 from service.core.changes import Bounds
 from service.core.ports import Batcher, Slots
 from service.core.predictor import LoadedModel
+from service.core.sampling import evenly
 from service.core.shadow import NOVELTY, RUL, Shadow
 
 SUMS: Final = 4
@@ -64,16 +65,14 @@ class Canary:
         self._observer: Final = observer
         self._give_back: Final = give_back
         self._is_over = False
-        self._due = 0.0
+        self._in_turn: Final = evenly(share)
 
     def takes(self, unit: str | None) -> bool:
         """Whether the candidate answers a request: by its first unit, or in turn where that has no name."""
         if self._is_over:
             return False
         if unit is None:
-            self._due += self._share
-            is_taken = self._due >= 1.0 - 1e-9  # ten tenths are a little less than one
-            self._due -= is_taken
+            is_taken = next(self._in_turn)
         else:
             is_taken = crc32(unit.encode(errors="replace")) < self._share * 2**32
         if is_taken:

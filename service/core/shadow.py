@@ -15,6 +15,7 @@ from model.domain import FloatArray
 from service.core.answers import Piece
 from service.core.ports import Batcher, BatchReport
 from service.core.predictor import LoadedModel
+from service.core.sampling import evenly
 from service.core.window import Windows
 from service.errors import ServiceError
 
@@ -51,23 +52,19 @@ class Shadow:
     ) -> None:
         self.serving: Final = serving
         self._candidate: Final = candidate
-        self._share: Final = share
+        self._is_compared: Final = evenly(share)
         self._compared: Final = compared
         self._failed: Final = failed
-        self._due = 0.0
         self._waiting: Final[set[asyncio.Task[None]]] = set()
 
     async def submit(self, windows: Windows) -> list[Piece]:
         """Answer windows by the model that serves."""
         pieces = await self.serving.submit(windows)
-        self._due += self._share
-        if self._due >= 1.0 - 1e-9:  # ten tenths are a little less than one
-            self._due -= 1.0
-            if len(self._waiting) < MOST_WAITING:
-                loop = asyncio.get_running_loop()
-                task = loop.create_task(self._compare(windows, pieces), context=Context())  # no trace, no id
-                self._waiting.add(task)
-                task.add_done_callback(self._waiting.discard)
+        if next(self._is_compared) and len(self._waiting) < MOST_WAITING:
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._compare(windows, pieces), context=Context())  # no trace, no id
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
         return pieces
 
     async def _compare(self, windows: Windows, pieces: Sequence[Piece]) -> None:

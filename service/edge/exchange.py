@@ -15,6 +15,7 @@ from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
+from service.core.sampling import evenly
 from service.edge.access import NOBODY, Credentials
 from service.edge.admission import Admission, Lane
 from service.edge.asgi import Message, Receive
@@ -184,7 +185,7 @@ class Exchange:
 
     def _log(self) -> None:
         desk, error = self._desk, self.error
-        if error is None and not desk.samples():
+        if error is None and not next(desk.is_logged):
             return
         fields: dict[str, Any] = {
             "protocol": self._transport, "route": self._route, "code": self.code, "seconds": self.seconds
@@ -223,20 +224,12 @@ class Desk:
         most, idle_seconds = self.settings.max_streams, self.settings.stream_idle_seconds
         self.streams = Streams(self.lifecycle, most=most, idle_seconds=idle_seconds)
         self.credentials.when_changed(self.streams.end_revoked)
-        self._log_due = 0.0
+        self.is_logged = evenly(self.settings.log_sample)  # of answered requests
 
     def limit(self, seconds: float | None, receive: Receive | None, *, reads: bool = False) -> Limit:
         """Limit a request to the settings' time, or to `seconds` where that is less; see `Limit`."""
         most, reading = self.settings.request_timeout_seconds, self.intake.seconds if reads else None
         return Limit(most if seconds is None or seconds > most else seconds, receive, reading_seconds=reading)
-
-    def samples(self) -> bool:
-        """Whether this answered request is logged: evenly spaced, so that the share is exact."""
-        self._log_due += self.settings.log_sample
-        if self._log_due < 1.0 - 1e-9:  # ten tenths are a little less than one
-            return False
-        self._log_due -= 1.0
-        return True
 
 
 class Limit:
