@@ -1,6 +1,6 @@
 """Fleets that wear in different ways, from file to figures as a user goes: network against gradient boosting.
 
-    python -m tests.benchmarks.fleets FOLDER [--fleet ratio ...]
+    python -m tests.benchmarks.fleets FOLDER [--fleet ratio ...] [--units 8]
 
 Each fleet is written as CSV, described by `rul fleet init` and trained by `rul train` without options; a run
 in FOLDER is used again. The table has the figures of `rul train`: five folds of held-out units, 95 %
@@ -22,8 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-UNITS: Final = 80
 LONG_UNITS: Final = 15
+"""Most units of `long`."""
 SEED: Final = 7
 
 Rng = np.random.Generator
@@ -143,12 +143,12 @@ def _cycles_left(rng: Rng) -> NDArray[np.int64]:
     return np.arange(rng.integers(120, 280) - 1, -1, -1)
 
 
-def write_fleet(folder: Path, name: str) -> tuple[Path, Path]:
+def write_fleet(folder: Path, name: str, *, units: int) -> tuple[Path, Path]:
     """Write a fleet's units, and its description by `rul fleet init`."""
     data, described = folder / f"{name}.csv", folder / f"{name}.toml"
     rng = np.random.default_rng([SEED, list(FLEETS).index(name)])
     parts: list[pa.Table] = []
-    for n in range(LONG_UNITS if name == "long" else UNITS):
+    for n in range(min(units, LONG_UNITS) if name == "long" else units):
         columns = {column: values.round(5) for column, values in FLEETS[name](rng).items()}
         cycles = len(next(iter(columns.values())))
         parts.append(pa.table({"machine": [f"m{n:03}"] * cycles, "cycle": range(1, cycles + 1)} | columns))
@@ -161,12 +161,12 @@ def write_fleet(folder: Path, name: str) -> tuple[Path, Path]:
     return data, described
 
 
-def measured(folder: Path, names: list[str]) -> Iterator[tuple[str, dict[str, float]]]:
+def measured(folder: Path, names: list[str], *, units: int) -> Iterator[tuple[str, dict[str, float]]]:
     """Train on each fleet without a run in the folder, and read the metrics of each run."""
     for name in names:
         run = folder / "runs" / name
         if not (run / "run.json").exists():
-            data, described = write_fleet(folder, name)
+            data, described = write_fleet(folder, name, units=units)
             _rul("train", "--fleet", described, "--data", data, "--name", name, "--out", run)
         yield name, json.loads((run / "run.json").read_text(encoding="utf-8"))["facts"]["metrics"]
 
@@ -183,10 +183,11 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--fleet", nargs="+", choices=FLEETS, default=list(FLEETS))
+    parser.add_argument("--units", type=int, default=80)
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
     print("| fleet | RMSE | of gradient boosting | difference | coverage by thirds |\n|---|---|---|---|---|")
-    for name, found in measured(chosen.folder, chosen.fleet):
+    for name, found in measured(chosen.folder, chosen.fleet, units=chosen.units):
 
         def cell(figure: str, of: dict[str, float] = found) -> str:
             return f"{of[figure]:.2f} [{of[f'{figure}_low']:.2f}, {of[f'{figure}_high']:.2f}]"
