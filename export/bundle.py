@@ -178,6 +178,11 @@ class Manifest(Frozen):
         """Return the columns as a domain schema."""
         return Schema(tuple(Column(c.name, c.role, c.unit, c.description) for c in self.columns))
 
+    @cached_property
+    def contributing(self) -> tuple[int, ...]:
+        """Return the places of the columns that contribute: the sensors, and settings that are read."""
+        return tuple(i for i, c in enumerate(self.columns) if c.role == "sensor" or self.reads_settings)
+
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], *, origin: Path) -> Manifest:
         """Read the manifest out of an ONNX file's metadata.

@@ -237,7 +237,7 @@ def _commands(manifest: Manifest) -> str:
         "--data": given["data"],
         "--name": [name],
         "--network": [manifest.network],
-        "--set": [*given["set"], *(each for each in read if each not in given["set"])],
+        "--set": list(dict.fromkeys([*given["set"], *read])),
         "--seed": [training.seed],
         "--steps": [config["steps"]],
         "--folds": [training.folds],

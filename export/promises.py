@@ -106,20 +106,23 @@ def padding_gets_nothing(probe: Probe) -> Finding:
 
 
 def missing_readings_contribute_nothing(probe: Probe) -> Finding:
-    """Find the largest contribution of a missing reading; it is exactly 0."""
+    """Find the largest contribution of a missing reading or an unread setting; it is exactly 0."""
     without = np.isnan(probe.windows.readings)
+    without |= ~np.isin(np.arange(without.shape[-1]), probe.manifest.contributing)
     stray = np.abs(probe.answers["sensor_contribution"][without]).max(initial=0.0)
-    return Finding("contribution of missing readings, cycles", float(stray), 0)
+    return Finding("contribution of readings that are missing or not read, cycles", float(stray), 0)
 
 
 def typical_readings_contribute_nothing(probe: Probe) -> Finding:
-    """Find the largest contribution of a sensor where all readings are the training mean of a regime."""
+    """Find the largest contribution of a sensor where all readings are the training mean of a regime.
+
+    A setting that is read contributes there: it is scaled over all regimes.
+    """
     mean = np.array([regime.mean for regime in probe.manifest.regimes], np.float32)
     readings = np.repeat(mean[:, None], probe.manifest.context, axis=1)
     lengths = np.full(len(mean), probe.manifest.context)
     got = probe.session.answer(readings, lengths, np.full(len(mean), np.nan, np.float32))
-    sensors = [column.role == "sensor" for column in probe.manifest.columns]
-    contribution = got["sensor_contribution"][:, :, sensors]
+    contribution = got["sensor_contribution"][:, :, list(probe.manifest.schema_of_columns.indices("sensor"))]
     worst = farthest(contribution, np.zeros_like(contribution))
     return Finding("contribution of typical readings, cycles", worst, 1e-3)
 

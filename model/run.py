@@ -39,8 +39,8 @@ from model.crossfit import (
     scaled_by_rul,
 )
 from model.dataset import Split, failed_units, held_out_windows, split_fold, train_all
-from model.domain import FloatArray, Trajectory
-from model.evaluation import Figure, boosting_figures, figures
+from model.domain import FloatArray, Trajectory, capped_rul
+from model.evaluation import Figure, boosting_figures, figures, root_mean_square_error
 from model.fleet import Fleet
 from model.layers import set_buffer
 from model.network import RulNetwork
@@ -133,17 +133,17 @@ class Plan:
     def held_out_rmse(self) -> float:
         """Train the first folds, until `JUDGES` units are held out; return the RMSE of their windows."""
         plan = replace(self, config=replace(self.config, check_every=self.config.steps))
-        squares, windows, units = 0.0, 0, 0
+        errors: list[FloatArray] = []
+        units, cap = 0, self.fleet.cap
         for fold in range(self.folds):
             split, trainer, _ = plan.stage(fold)
-            trainer.learn(unwatched)
-            held_out = held_out_windows(split)
-            squares += len(held_out) * trainer.curve[-1].held_out_rmse ** 2
-            windows += len(held_out)
-            units += len(np.unique(held_out.unit))
+            windows = held_out_windows(split)
+            read = read_windows(trainer.learn(unwatched), windows)
+            errors.append(np.clip(read.unclipped, 0.0, cap) - capped_rul(windows.rul, cap=cap))
+            units += len(np.unique(windows.unit))
             if units >= JUDGES:
                 break
-        return math.sqrt(squares / windows)
+        return root_mean_square_error(np.concatenate(errors))
 
 
 @dataclass(frozen=True, slots=True)

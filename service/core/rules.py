@@ -51,12 +51,11 @@ class WindowRules:
         # A column that was constant in training has no width; rounding to float32 is no deviation.
         margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
         least, most = manifest.entropy[0].limits(manifest.context)
-        sensors = manifest.schema_of_columns.indices("sensor")
         return cls(
             names,
             tuple(map(str, manifest.horizons)),
-            sensors,
-            tuple(range(len(names))) if manifest.reads_settings else sensors,
+            manifest.schema_of_columns.indices("sensor"),
+            manifest.contributing,
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
             (low - margin).astype(np.float32),

@@ -5,7 +5,7 @@ import onnx
 import pytest
 import torch
 
-from export.bundle import InvalidBundle
+from export.bundle import BundleFolder, InvalidBundle
 from export.card import model_card
 from export.golden import ROUNDING, Finding, replay
 from export.handover import export_bundle
@@ -16,6 +16,7 @@ from export.seal import SUMS, read_bundle, write_sums
 from export.session import open_bundle
 from model.checkpoint import Checkpoint
 from tests.commands import rul
+from tests.tiny_bundle import make_tiny_bundle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -177,8 +178,22 @@ def test_contributions_of_what_says_nothing_are_found(tiny_bundles):
 
     broken = [finding.promise for finding in measure_promises(more, manifest) if not finding.kept]
 
-    assert "contribution of missing readings, cycles" in broken
+    assert "contribution of readings that are missing or not read, cycles" in broken
     assert "contribution of typical readings, cycles" in broken
+
+
+def test_a_model_that_reads_settings_keeps_every_promise_and_its_manifest_says_that_it_does(tmp_path):
+    session, manifest = open_bundle(BundleFolder(make_tiny_bundle(tmp_path, reads_settings=True)))
+    silent = manifest.model_copy(update={"reads_settings": False})
+
+    broken, broken_silently = (
+        [finding.promise for finding in measure_promises(session, each) if not finding.kept]
+        for each in (manifest, silent)
+    )
+
+    assert manifest.reads_settings
+    assert not broken
+    assert broken_silently == ["contribution of readings that are missing or not read, cycles"]
 
 
 def test_outputs_of_another_shape_are_named(tiny_bundle):

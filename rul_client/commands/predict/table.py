@@ -126,7 +126,7 @@ class PeopleTable(RowWriter):
         """Choose the columns that say what an answer rests on."""
         if not self._manifest.explains_readings:
             return {"top cycle": 9}
-        names = [column.name for column in self._manifest.columns]
+        names = [self._manifest.columns[place].name for place in self._manifest.contributing]
         sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(" +12.3")
         sensors = max(2 * sensor + 2, len(self._headings["sensors"]))
         widths = {"evidence": len(self._headings["evidence"]), "sensors": sensors}
