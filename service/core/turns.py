@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 LARGE_BYTES: Final = 256 * 1024
 """A body up to here is decoded in one call: 20 ms at worst, 2 ms for usual ones."""
-LARGE_JSON_BYTES: Final = 4 * LARGE_BYTES
-PARTS: Final = tuple(b":{[")
-MOST_PARTS: Final = 8192
-"""Keys, objects and lists each in JSON that is decoded in one call though above `LARGE_BYTES`: they take
-the most time for a byte. The usual large body is numbers, 3 ms for each MiB; 1 MiB takes 20 ms at worst."""
+LARGE_JSON_BYTES: Final = 8 * LARGE_BYTES
+MOST_PARTS: Final = {b":": 8192, b"{": 8192, b"[": 8192, b",": 256 * 1024}
+"""Keys, objects, lists and values of JSON that is decoded in one call though above `LARGE_BYTES`: they take
+the time, 20 ms at worst. The usual large body is numbers of many digits, 3 ms for each MiB."""
 SLICE_SECONDS: Final = 0.002
 BUSY_SECONDS: Final = 0.0002
 """If other callers used the loop for longer in between, they are at work."""
@@ -31,7 +30,7 @@ def is_large(body: bytes) -> bool:
     if len(body) > LARGE_JSON_BYTES:
         return True
     text = np.frombuffer(body, np.uint8)  # counts in a quarter of the time of `bytes.count`
-    return any(np.count_nonzero(text == part) > MOST_PARTS for part in PARTS)
+    return any(np.count_nonzero(text == ord(part)) > most for part, most in MOST_PARTS.items())
 
 
 class Turns:

@@ -6,10 +6,10 @@ Work is bounded before it is done: keys, cycles and problems are counted, and th
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+import orjson
 from msgspec import Raw
 
 from model.decision import Costs
@@ -21,6 +21,7 @@ from service.core.window import LaidOut, WindowInput, lay_out
 from service.errors import Problem, TooLarge, escaped, room, short
 from service.http.problem import UNREADABLE, unreadable
 
+T = TypeVar("T")
 Values = list[float | None]
 
 SPARE_KEYS: Final = 16
@@ -47,11 +48,8 @@ class _Outline(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _outline: Final = msgspec.json.Decoder(_Outline)
-_columns: Final = msgspec.json.Decoder(dict[str, Values])
 _raw_columns: Final = msgspec.json.Decoder(dict[str, Raw])
 _list: Final = msgspec.json.Decoder(list[Raw])
-_values: Final = msgspec.json.Decoder(Values)
-_rows: Final = msgspec.json.Decoder(list[Values])
 
 
 class Careful:
@@ -127,9 +125,8 @@ class Careful:
         return window
 
     async def _columns(self, text: bytes) -> dict[str, Values]:
-        if len(text) <= LARGE_BYTES:
-            with suppress(msgspec.ValidationError):
-                return _columns.decode(text)
+        if len(text) <= LARGE_BYTES and (read := _read(text, dict[str, Values])) is not None:
+            return read
         try:
             raws = _raw_columns.decode(text)
         except msgspec.ValidationError as error:
@@ -154,9 +151,8 @@ class Careful:
         if rows > self._most_cycles or text.count(b",") > self._most_cycles * self._most_columns + SPARE:
             self._too_long("/readings", max(rows, self._most_cycles + 1))
             return []
-        if len(text) <= LARGE_BYTES:
-            with suppress(msgspec.ValidationError):
-                return _rows.decode(text)
+        if len(text) <= LARGE_BYTES and (read := _read(text, list[Values])) is not None:
+            return read
         found: list[Values] = []
         for t, row in enumerate(_list.decode(text)):
             if self._room <= 0:
@@ -167,8 +163,8 @@ class Careful:
 
     def _numbers(self, pointer: str, code: str, text: bytes) -> Values:
         """A list of numbers; what is none becomes a problem."""
-        with suppress(msgspec.ValidationError):  # a number beyond float64 too, which is infinite below
-            return _values.decode(text)
+        if (read := _read(text, Values)) is not None:
+            return read
         if not text.startswith(b"["):
             self._add(Problem(pointer, code, f"expected a list, got {_shown(text)}"))
             return []
@@ -191,6 +187,14 @@ class Careful:
         if self._room > 0:
             self._problems.append(problem)
             self._room -= 1
+
+
+def _read(text: bytes, kind: type[T]) -> T | None:
+    """JSON of this type; None if it is another, or a number is beyond float64."""
+    try:
+        return msgspec.convert(orjson.loads(text), kind)
+    except UNREADABLE:
+        return None
 
 
 def _number(text: bytes) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import orjson
 
 from service.core.turns import LARGE_BYTES, Turns, is_large
 from service.errors import InvalidTensor, MalformedBody, short
@@ -70,10 +71,10 @@ class _Outline(msgspec.Struct):
     parameters: Parameters = None
 
 
-_request: Final = msgspec.json.Decoder(OipInferRequest)
 _outline: Final = msgspec.json.Decoder(_Outline)
 _shape: Final = msgspec.json.Decoder(list[int])
-FLAT: Final = {FP32: msgspec.json.Decoder(list[float | None]), INT64: msgspec.json.Decoder(list[int])}
+FLAT: Final[dict[str, Any]] = {FP32: list[float | None], INT64: list[int]}
+NO_DATA: Final = {b"", b"null"}
 MOST_PARAMETER_BYTES: Final = 200
 MOST_KEYS: Final = 10_000
 """Keys, or objects, of a body that is read in slices: a request has some twenty."""
@@ -110,9 +111,11 @@ def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form] | None
     if size > LARGE_BYTES and is_large(text):
         return None
     try:
-        request = _request.decode(text)
+        outline = _outline.decode(text)
+        inputs = [_input_at_once(given) for given in outline.inputs]
     except UNREADABLE:
         return None
+    request = OipInferRequest(inputs, outline.outputs, outline.id, outline.parameters)
     return _query(request, memoryview(body)[size:])
 
 
@@ -178,6 +181,12 @@ async def _without_nan(text: bytes, turns: Turns) -> bytes:
     return bytes(found)
 
 
+def _input_at_once(given: _Input) -> OipInput:
+    text = bytes(given.data)
+    data = None if text in NO_DATA else msgspec.convert(orjson.loads(text), list[int | float | None])
+    return OipInput(given.name, _shape.decode(given.shape), given.datatype, given.parameters, data)
+
+
 async def _input(given: _Input, pointer: str, turns: Turns) -> OipInput:
     where, raw = f"input {short(given.name)}", bytes(given.shape)
     if len(raw) > MOST_SHAPE_BYTES:
@@ -187,7 +196,7 @@ async def _input(given: _Input, pointer: str, turns: Turns) -> OipInput:
     except UNREADABLE as error:
         raise unreadable(error, below=f"{pointer}/shape") from error
     data: Any = None
-    if (text := bytes(given.data)) not in {b"", b"null"}:
+    if (text := bytes(given.data)) not in NO_DATA:
         data = await _values(text, given.datatype, shape, where, turns)
     return OipInput(given.name, shape, given.datatype, given.parameters, data)
 
@@ -215,7 +224,10 @@ async def _values(text: bytes, datatype: str, shape: Sequence[int], where: str, 
         end = text.find(b",", start + LARGE_BYTES // 4)
         end = len(text) if end < 0 else end
         try:
-            values = FLAT[datatype].decode(b"[" + text[start:end] + b"]")
+            values = msgspec.convert(orjson.loads(b"[" + text[start:end] + b"]"), FLAT[datatype])
+        except orjson.JSONDecodeError as error:
+            place = read + text.count(b",", start, start + error.pos)
+            raise InvalidTensor(f"{where}: data/{place}: {error.msg}") from error
         except UNREADABLE as error:
             raise InvalidTensor(f"{where}: data{_worded(error, read)}") from error
         parts.append(numbers(values, datatype, where))

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from time import perf_counter
-from typing import Final
 
 import msgspec
+import orjson
 
 from service.core.queries import Explain, PredictQuery, PredictReply
 from service.core.turns import AT_ONCE, LARGE_BYTES, in_slices, is_large
 from service.http.careful import Careful
-from service.http.problem import UNREADABLE, unreadable
+from service.http.problem import UNREADABLE
 from service.http.shell import Call, Reply, encode
 from service.labels import Stage
-
-_query: Final = msgspec.json.Decoder(PredictQuery)
 
 
 def explain(call: Call) -> Awaitable[Reply]:
@@ -48,19 +46,16 @@ async def predict(call: Call, explain: Explain | None = None) -> Reply:
 
 
 def decode(body: bytes) -> PredictQuery | None:
-    """Read a body in one call; None if it is large or has another shape.
+    """Read a body at once; None if it is large or wrong.
 
-    Raises:
-        MalformedBody: it is not JSON.
+    By `orjson`: `msgspec` takes 10 µs for a number at the ends of float64's range, and 30 ns for others.
     """
     if len(body) > LARGE_BYTES and is_large(body):
         return None
     try:
-        return _query.decode(body)
-    except msgspec.ValidationError:
+        return msgspec.convert(orjson.loads(body), PredictQuery)
+    except UNREADABLE:
         return None
-    except UNREADABLE as error:
-        raise unreadable(error) from error
 
 
 async def _encoded_in_slices(reply: PredictReply) -> bytes:

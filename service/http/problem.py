@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 import msgspec
+import orjson
 
 from service.core.queries import Explain
 from service.errors import (
@@ -27,7 +28,7 @@ PROBLEM: Final = b"application/problem+json"
 MOST_DETAIL: Final = 300
 ENUMS: Final[dict[str, type[StrEnum]]] = {"/explain": Explain, "/kind": OutcomeKind}
 """Fields with a closed set of values, by their pointers: msgspec does not name the values."""
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE: Final = (msgspec.DecodeError, orjson.JSONDecodeError, UnicodeDecodeError, RecursionError)
 """Errors of a JSON body that cannot be decoded, or has another shape."""
 
 

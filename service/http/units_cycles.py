@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Final
 
 import msgspec
+import orjson
 
 from model.decision import Costs, InvalidCosts
 from service.core.queries import Explain
@@ -84,9 +85,6 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
         raise MalformedBody(detail, [Problem("", "shape", detail)])
 
 
-_json: Final = msgspec.json.Decoder(CyclesQuery)
-
-
 async def append(call: Call) -> Reply:
     """Answer `POST /v1/units/{unit}/cycles`: store readings of one unit and predict for it."""
     exchange, predictor, size = call.exchange, call.desk.predictor, len(call.body)
@@ -136,7 +134,7 @@ def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> CyclesQ
         raise MalformedBody(detail, [Problem(f"/{unknown[:32]}", "unknown_parameter", detail)])
     try:
         if not is_csv:
-            return _json.decode(body)
+            return msgspec.convert(orjson.loads(body), CyclesQuery)
         cycles, columns = read_csv(body.decode("utf-8-sig"))
         given = {name: options[name] for name in OPTIONS if name in options}
         costs = costs_of_address(options)

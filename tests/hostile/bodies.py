@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from service.core.turns import LARGE_BYTES
 from service.grpc.over_asgi import PREFIX
 from service.grpc.predict import tag
 from service.proto import open_inference_pb2 as oip
@@ -75,6 +76,8 @@ def _numbers(value: str, *, width: int) -> Callable[[], Hostile]:
 
 
 LONG = "1." + "123456789" * 77
+SMALLEST, LARGEST = "1e-310", "1.7976931348623158e308"
+"""Numbers at the ends of float64's range, which some decoders take 300 times as long for."""
 
 
 def _oip(head: str, part: str, tail: str, **options: str) -> Hostile:
@@ -90,6 +93,17 @@ def oip_good() -> Hostile:
     values = ",".join(["1.5"] * (1024 * cycles * COLUMNS))
     body = '{"inputs":[' + _tensor([1024, cycles, COLUMNS], rest=f',"data":[{values}]') + "]}"
     return Hostile(INFER, JSON, body.encode())
+
+
+def oip_smallest() -> Hostile:
+    count = (SIZE - 200) // 7
+    body = '{"inputs":[' + _tensor([1, count, 1], rest=f',"data":[{",".join([SMALLEST] * count)}]') + "]}"
+    return Hostile(INFER, JSON, body.encode())
+
+
+def cycles_of_a_unit() -> Hostile:
+    values = ",".join([SMALLEST] * (LARGE_BYTES // 7 - 20))
+    return Hostile("/v1/units/1/cycles", JSON, f'{{"columns":{{"sensor_1":[{values}]}}}}'.encode())
 
 
 def oip_nested() -> Hostile:
@@ -191,6 +205,11 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     "a string for every number": _numbers('""', width=10),
     "every number beyond float32": _numbers("1e39", width=16),
     "every number beyond float64": _numbers("1e999", width=19),
+    "every number at the low end of float64": _numbers(SMALLEST, width=22),
+    "every number at the high end of float64": _numbers(LARGEST, width=70),
+    "a column of numbers at the low end": lambda: _json('{"columns":{"sensor_1":[', f"{SMALLEST},", "]}}"),
+    "a row of numbers at the low end": lambda: _json('{"readings":[[', f"{SMALLEST},", "]]}"),
+    "a unit's cycles at the low end": cycles_of_a_unit,
     "1,024 good windows": _numbers("1.5", width=13),
     "numbers of 700 digits, then 1e999": lambda: _json('{"columns":{"a":[', LONG + ",", "]}}", last="1e999"),
     "1,024 windows with numbers of 700 digits": _numbers(LONG, width=2300),
@@ -216,6 +235,7 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     ),
     "Open Inference, good": oip_good,
     "Open Inference, nested": oip_nested,
+    "Open Inference, numbers at the low end": oip_smallest,
     "Open Inference, NaN": lambda: _oip('{"inputs":[{"data":[', "NaN,", "]}]}"),
     "Open Inference, strings": lambda: _oip('{"inputs":[{"data":[', '"",', "]}]}"),
     "Open Inference, flat": lambda: _oip(
