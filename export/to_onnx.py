@@ -54,6 +54,8 @@ def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
     graph = onnx.load(str(path))
     _declare_every_input(graph, columns)
     _give_lstms_the_lengths(graph)
+    _transpose_lstms_once(graph)
+    _drop_unused(graph)
     _share_constants(graph)
     _shorten_names(graph)
     _store_single(graph)
@@ -108,6 +110,33 @@ def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:
     for node in lstms:
         del node.input[SEQUENCE_LENS:]
         node.input.extend([""] * (SEQUENCE_LENS - len(node.input)) + [cast.output[0]])
+
+
+def _transpose_lstms_once(graph: onnx.ModelProto) -> None:
+    """Put batch and directions of each LSTM's output in place by one Transpose, not by two.
+
+    The exporter writes [T, D, B, H] -> [T, B, D, H] -> [T, B, DH] -> [B, T, DH].
+    """
+    reader = {node.input[0]: node for node in graph.graph.node if node.input}
+    for lstm in [node for node in graph.graph.node if node.op_type == "LSTM"]:
+        first = reader[lstm.output[0]]
+        joined = reader[first.output[0]]
+        last = reader[joined.output[0]]
+        if [each.op_type for each in (first, joined, last)] != ["Transpose", "Reshape", "Transpose"]:
+            raise ValueError(f"{lstm.name}: the exporter writes LSTMs in another way, change this function")
+        first.attribute[0].ints[:] = [2, 0, 1, 3]
+        joined.output[:] = last.output
+        graph.graph.node.remove(last)
+
+
+def _drop_unused(graph: onnx.ModelProto) -> None:
+    """Drop nodes whose results nobody reads: the first states of LSTMs, which ONNX Runtime would compute."""
+    read = {each.name for each in graph.graph.output}
+    for node in reversed(graph.graph.node):
+        if read.isdisjoint(node.output):
+            graph.graph.node.remove(node)
+        else:
+            read.update(node.input)
 
 
 def _share_constants(graph: onnx.ModelProto) -> None:

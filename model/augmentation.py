@@ -61,7 +61,7 @@ def _scaled(trajectory: Trajectory, standardise: Standardise) -> FloatArray:
     """Return the z-scores of a life, [N, F], NaN where missing."""
     readings = torch.from_numpy(trajectory.readings.astype(np.float32, copy=False))[None]
     with torch.no_grad():
-        z, observed, _ = standardise(readings, torch.tensor([len(trajectory)]))
+        z, _, observed, _ = standardise(readings, torch.tensor([len(trajectory)]))
     return torch.where(observed, z, torch.full_like(z, torch.nan))[0].numpy()
 
 

@@ -42,8 +42,9 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
     with torch.no_grad():
         for part in windows.batches(AT_ONCE):
             lengths = torch.from_numpy(part.lengths)
-            z, _, valid = standardise(torch.from_numpy(part.readings), lengths)  # [B, T, F]
+            z, _, _, valid = standardise(torch.from_numpy(part.readings), lengths)  # [B, T, F]
             there, count = valid.unsqueeze(-1), lengths.unsqueeze(-1).to(z.dtype)
+            z = z.masked_fill(~there, 0.0)
             last = z[torch.arange(len(z)), lengths - 1]  # [B, F]
             mean = z.sum(1) / count
             deviation = ((z - mean.unsqueeze(1)).square() * there).sum(1).div(count).sqrt()

@@ -123,11 +123,11 @@ class Flagship(RulNetwork):
 
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
-        z, observed, valid = self.standardise(readings, lengths)
+        z, known, observed, valid = self.standardise(readings, lengths)
         lag, score, attention = self.look(z, valid, lengths)  # [B, 1, T], [B, 1, T], [B, H, T]
         # From here on float64, until the answer is complete.
         weight, lag = attention.double(), lag.double()
-        pools, values = self.pool(self.pooled(z, readings, observed), observed, weight, lag)
+        pools, values = self.pool(self.pooled(known, readings, observed), observed, weight, lag)
         mixed = self.get_buffer("gain") * (self.mix.double() @ pools.of_readings(values))
         kept = POOL_LIMIT / mixed.abs().clamp(min=POOL_LIMIT)  # [B, H + 1, F], 1 within the limit
         of_lag = weight * lag / LAG_CYCLES  # [B, H, T]
@@ -146,25 +146,25 @@ class Flagship(RulNetwork):
             penalty=penalty(score[:, 0], valid) if self.training else None,
         )
 
-    def pooled(self, z: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
+    def pooled(self, known: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
         """Scale settings over all regimes where they are read, [B, T, F]: within one they hardly differ."""
         if not self.config.reads_settings:
-            return z
+            return known
         settings = self.standardise.scaled_settings(readings, observed) @ self.get_buffer("settings")
-        return z * self.get_buffer("is_sensor") + settings
+        return known * self.get_buffer("is_sensor") + settings
 
-    def pool(self, z: Tensor, observed: Tensor, weight: Tensor, lag: Tensor) -> tuple[Pools, Tensor]:
+    def pool(self, known: Tensor, observed: Tensor, weight: Tensor, lag: Tensor) -> tuple[Pools, Tensor]:
         """Return pools under these weights, and the pooled readings [B, T, F], 0 where missing."""
-        there = (observed * self.get_buffer("is_pooled")).double()
-        values = z.clamp(-VALUE_LIMIT, VALUE_LIMIT).double() * there
-        return Pools.of(weight, lag / -self.config.context, there), values
+        place, is_pooled = lag / -self.config.context, self.get_buffer("is_pooled")
+        values = known.clamp(-VALUE_LIMIT, VALUE_LIMIT).double()
+        return Pools.of(weight, place, observed.double(), is_pooled), values
 
     def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return lag and scores [B, 1, T], and the attention of each head [B, H, T]."""
         lag = cycles_after(z, lengths).clamp(min=0.0)  # [B, 1, T]
-        h = self.convolution(z * self.get_buffer("is_sensor"), valid)  # [B, T, C]
+        h = self.convolution(z, valid, columns=self.get_buffer("is_sensor"))  # [B, T, C]
         r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
-        score = self.score(torch.cat((r, h), dim=-1)).transpose(1, 2)  # [B, 1, T]
+        score = self.score(torch.cat((r, h), dim=-1).flatten(0, 1)).view_as(lag)  # [B, 1, T]
         slope = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H - 1]
         recency = -slope[:, None] * lag  # [B, H - 1, T]
         return lag, score, masked_softmax(torch.cat((score, recency), dim=1), valid[:, None])
@@ -178,9 +178,9 @@ class Flagship(RulNetwork):
         self.eval()
         with torch.no_grad():
             self.mix.copy_(first_mix(self.config.heads, long_scale=1.0))  # the gain is the scale
-            z, observed, valid = self.standardise(readings, lengths)
+            z, known, observed, valid = self.standardise(readings, lengths)
             lag, _, attention = self.look(z, valid, lengths)
-            pooled = self.pooled(z, readings, observed)
+            pooled = self.pooled(known, readings, observed)
             pools, values = self.pool(pooled, observed, attention.double(), lag.double())
             varies = (self.mix.double() @ pools.of_readings(values)).std(0)  # [H + 1, F]
             share = torch.full_like(varies, FOLLOWING)

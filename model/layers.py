@@ -48,7 +48,8 @@ def cycles_after(z: Tensor, lengths: Tensor) -> Tensor:
 class Scaled(NamedTuple):
     """Scaled readings."""
 
-    z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is 0
+    z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is finite
+    known: Tensor  # [B, T, F] the same, 0 where missing or padding
     observed: Tensor  # bool [B, T, F], neither missing nor padding
     valid: Tensor  # bool [B, T], not padding
 
@@ -81,9 +82,8 @@ class Standardise(nn.Module):
         observed = valid.unsqueeze(-1) & ~torch.isnan(readings)  # [B, T, F]
         mean, deviation = self.statistics(readings, observed)
         z = ((readings - mean) / deviation).clamp(-Z_LIMIT, Z_LIMIT)
-        z = torch.where(observed, z, 0.0)
-        filled = torch.where(observed, z, running_mean(z, observed))
-        return Scaled(torch.where(valid.unsqueeze(-1), filled, 0.0), observed, valid)
+        known = torch.where(observed, z, 0.0)
+        return Scaled(torch.where(observed, z, running_mean(known, observed)), known, observed, valid)
 
     def statistics(self, readings: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of each cycle's regime, [B, T, F] or [F]."""
@@ -169,16 +169,23 @@ def spread_age(age: Tensor) -> Tensor:
 
 
 class MaskedConvolution(nn.Module):
-    """Convolution over cycles and ReLU, 0 on padding: [B, T, in] -> [B, T, out]."""
+    """Convolution over cycles and ReLU, [B, T, in] -> [B, T, out]; padding counts as 0 and becomes finite."""
 
     def __init__(self, inputs: int, outputs: int, *, width: int) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(inputs, outputs, width, padding=width // 2)
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Mask after the convolution, whose bias would turn padding into a reading."""
-        h = self.convolution(x.transpose(1, 2)).transpose(1, 2).relu()
-        return torch.where(valid.unsqueeze(-1), h, 0.0)
+    def forward(self, x: Tensor, valid: Tensor, *, columns: Tensor | None = None) -> Tensor:
+        """Read those `columns` [in] that are 1, or all.
+
+        Masks are applied along the last axis and to the weights: ONNX Runtime is slow at repeating them
+        over columns.
+        """
+        x = x.transpose(1, 2) * valid.unsqueeze(1)  # [B, in, T]
+        layer = self.convolution
+        weight = layer.weight if columns is None else layer.weight * columns[:, None]
+        h = nn.functional.conv1d(x, weight, layer.bias, padding=layer.padding)
+        return h.relu().transpose(1, 2)
 
 
 class RaggedBiLstm(nn.Module):

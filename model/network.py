@@ -235,7 +235,7 @@ class CycleNetwork(RulNetwork):
 
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
-        z, observed, valid = self.standardise(readings, lengths)
+        z, _, observed, valid = self.standardise(readings, lengths)
         age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
         score, value, heads = self.read_cycles(Inputs(z, valid, lengths, age))
         attention = masked_softmax(score, self.drop(valid))  # [B, T]

@@ -42,14 +42,17 @@ class Pools(NamedTuple):
     seen: Tensor  # [B, F] share of the last head's weight on cycles with a reading
 
     @classmethod
-    def of(cls, attention: Tensor, place: Tensor, observed: Tensor) -> Pools:
-        """Weigh cycles: attention [B, H, T], place [B, 1, T] in -1..0, observed [B, T, F] as 0 or 1."""
+    def of(cls, attention: Tensor, place: Tensor, observed: Tensor, is_pooled: Tensor | float = 1.0) -> Pools:
+        """Weigh cycles: attention [B, H, T], place [B, 1, T] in -1..0, observed [B, T, F] as 0 or 1.
+
+        Columns where `is_pooled` [F] is 0 count as missing.
+        """
         last = attention[:, -1:]  # [B, 1, T]
         # Around its mean, or the covariance of constant readings would be a small difference of large sums.
         place = place - (last * place).sum(-1, keepdim=True)
         of_place = last * place
         weights = torch.cat((attention, of_place, of_place * place), dim=1)  # [B, H + 2, T]
-        there = weights @ observed  # [B, H + 2, F]
+        there = weights @ observed * is_pooled  # [B, H + 2, F]
         seen = there[:, :-2]
         share = (seen > LEAST_WEIGHT) / seen.clamp(min=LEAST_WEIGHT)  # [B, H, F]
         middle = there[:, -2:-1] * share[:, -1:]

@@ -64,9 +64,9 @@ def test_a_reading_contributes_its_z_score_times_a_gate(net):
     """Beyond the gates, no reading of another cycle enters."""
     windows = batch(net)
     with torch.no_grad():
-        z, observed, valid = net.standardise(windows[0], windows[1])
+        z, known, observed, valid = net.standardise(windows[0], windows[1])
         attention = torch.rand(len(z), net.config.heads, z.shape[1]).softmax(-1) * valid[:, None]
-        pools, values = net.pool(z, observed, attention.double(), cycles_after(z, windows[1]).double())
+        pools, values = net.pool(known, observed, attention.double(), cycles_after(z, windows[1]).double())
         slope = torch.randn(len(z), net.config.heads + 1, z.shape[2], dtype=torch.float64)
         other = values.clone()
         other[:, 3:] *= -2.0

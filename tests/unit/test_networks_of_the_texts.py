@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -298,6 +299,15 @@ def test_every_option_exports_with_dynamic_batch_and_cycles(name, options, tmp_p
 
         for output, expected in answers(net, given).items():
             np.testing.assert_allclose(got[output], expected, atol=1e-4, err_msg=output)
+
+
+@pytest.mark.parametrize("name", ["flagship", "amnl"])
+def test_a_graph_computes_nothing_that_nobody_reads(name, tmp_path):
+    to_onnx(network(name), tmp_path / "model.onnx")
+
+    graph = onnx.load(str(tmp_path / "model.onnx")).graph
+    read = {each.name for each in graph.output}.union(*(node.input for node in graph.node))
+    assert [node.name for node in graph.node if read.isdisjoint(node.output)] == []
 
 
 def test_heads_that_are_driven_apart_in_training_diverge():
