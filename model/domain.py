@@ -258,7 +258,8 @@ def attention_entropy_ratio(attention: FloatArray, lengths: IntArray) -> FloatAr
     """
     entropy = attention_entropy(attention)
     most = np.log(np.maximum(lengths, 1).astype(np.float64))
-    return np.where(lengths > 1, entropy / np.where(lengths > 1, most, 1.0), np.nan)
+    ratio = np.minimum(entropy / np.where(lengths > 1, most, 1.0), 1.0)  # rounding adds 1e-8 to even weights
+    return np.where(lengths > 1, ratio, np.nan)
 
 
 def attention_entropy(attention: FloatArray) -> FloatArray:

@@ -20,6 +20,8 @@ from service.core.queries import Clause, Decision, HealthState, Interval, ModelN
 
 Explain = Literal["none", "attention", "sensors", "full"]
 """Grounds that an answer shows; see `service.core.queries.Explain`."""
+DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
+"""States of an answer that is not to be acted on."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -103,13 +105,19 @@ class Prediction(msgspec.Struct, frozen=True):
     explanation: Explanation | None = None
     decision: Decision | None = None
 
+    @property
+    def cycles_left(self) -> str:
+        """The RUL in words; where only the cap bounds it, it is no exact number, whatever its state."""
+        capped = self.rul_state == RulState.AT_LEAST_CAP or self.rul >= self.interval.upper > 0
+        return f"at least {self.rul:g}" if capped else f"{self.rul:.1f}"
+
     def __str__(self) -> str:
-        capped = self.rul_state == RulState.AT_LEAST_CAP
-        cycles = f"at least {self.rul:g}" if capped else f"{self.rul:.1f}"
         between = f"{self.interval.lower:.1f} to {self.interval.upper:.1f}"
         named = f"unit {self.unit}: " if self.unit else ""
-        state = ", ".join([self.health_state.label, *(warning.code for warning in self.warnings)])
-        return f"{named}{cycles} cycles left ({between}), {state}"
+        doubts = [self.rul_state.replace("_", " ")] if self.rul_state in DOUBTFUL else []
+        codes = dict.fromkeys(warning.code for warning in self.warnings)
+        state = ", ".join([self.health_state.label, *doubts, *codes])
+        return f"{named}{self.cycles_left} cycles left ({between}), {state}"
 
     def row(self) -> dict[str, Any]:
         """Return the columns of `rul predict` that an answer alone has."""

@@ -113,7 +113,8 @@ class Answers:
 
     @cached_property
     def _entropy_nats(self) -> FloatArray:
-        return attention_entropy(self.outputs.attention)
+        most = np.log(np.asarray(self.asked.lengths, np.float64))  # rounding may add 1e-8
+        return np.minimum(attention_entropy(self.outputs.attention), most)
 
     @cached_property
     def _ln_cycles(self) -> FloatArray:
@@ -129,7 +130,7 @@ class Answers:
     def head_entropy_ratio(self) -> FloatArray | None:
         """Each head's entropy ratio before any averaging, [B, H]."""
         heads = self.outputs.head_attention
-        return None if heads is None else attention_entropy(heads) / self._ln_cycles[:, None]
+        return None if heads is None else np.minimum(attention_entropy(heads) / self._ln_cycles[:, None], 1.0)
 
     @cached_property
     def reported(self) -> Outputs:

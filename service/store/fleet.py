@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import JSON, ColumnElement, Double, cast, func, select, tuple_
 from sqlalchemy.engine import Connection
 
-from model.domain import HEALTH_LABELS
+from model.domain import HEALTH_LABELS, HEALTH_STATES
 from service.store.judgement import OutcomeKind
 from service.store.rows import FleetFilter, FleetRow, Place, Summary
 from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNITS, VERSIONS, same_unit
@@ -81,12 +81,16 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     given = cast(text, JSON) if name == "postgresql" else text
     each = getattr(func, _JSON[name][2])(given).table_valued("key", "value", joins_implicitly=True)
     expected = func.sum(cast(each.c.value, Double))
-    sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each)
+    sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each).where(_is_known)
     fails: dict[str, dict[str, float]] = {}
     for model, horizon, units in connection.execute(sums.where(*where).group_by(UNITS.c.model, each.c.key)):
         fails.setdefault(model, {})[horizon] = round(float(units), 2)
     in_order = {model: dict(sorted(of.items(), key=lambda one: int(one[0]))) for model, of in fails.items()}
     return Summary(sum(states.values()), states, in_order)
+
+
+# Readings unlike the training data say nothing about when a unit fails.
+_is_known: Final = UNITS.c.health_state.in_(HEALTH_STATES)
 
 
 def _conditions(chosen: FleetFilter) -> list[ColumnElement[bool]]:

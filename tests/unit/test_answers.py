@@ -41,6 +41,17 @@ def test_entropy_is_over_its_largest_value_for_each_windows_own_length(answers):
     np.testing.assert_allclose(answers.effective, [4.0, 8.0, 1.0], rtol=1e-6)
 
 
+def test_even_weights_have_the_largest_entropy_and_no_rounding_error_above_it(answers):
+    even = np.full_like(answers.outputs.attention, np.float32(1 / 3 + 1e-7))
+    even[:, 3:] = 0.0
+    asked = replace(answers.asked, lengths=np.array([3, 3, 3]))
+
+    looked_at = Answers(asked, replace(answers.outputs, attention=even), MANIFEST, RULES)
+
+    assert looked_at.entropy_ratio.tolist() == [1.0, 1.0, 1.0]
+    assert looked_at.effective == pytest.approx([3.0, 3.0, 3.0], rel=1e-12)
+
+
 def test_heads_are_measured_before_any_averaging(answers):
     heads = np.zeros_like(answers.outputs.head_attention)
     heads[:, 0, 0] = 1  # one looks at the first cycle alone

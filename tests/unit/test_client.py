@@ -13,6 +13,7 @@ from grpc.aio import AioRpcError, Metadata
 
 from model.domain import InvalidData
 from rul_client.address import chosen_key, in_path, is_loopback
+from rul_client.answers import Warned
 from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, Client
 from rul_client.errors import RemoteFailed
 from rul_client.grpc import TEMPORARY
@@ -325,6 +326,21 @@ async def test_a_prediction_reads_as_one_line_with_its_warnings():
     (answer,) = await Server(good()).ask()
 
     assert str(answer) == "unit 1: 38.5 cycles left (27.0 to 51.0), degrading, of a later version"
+
+
+async def test_an_rul_at_the_cap_is_no_exact_number_whatever_its_state():
+    (answer,) = await Server(good()).ask()
+    beyond = msgspec.structs.replace(
+        answer,
+        rul=125.0,
+        rul_state="out_of_distribution",
+        interval=msgspec.structs.replace(answer.interval, upper=125.0),
+        warnings=[Warned("out_of_range", "a"), Warned("out_of_range", "b")],
+    )
+
+    assert str(beyond) == (
+        "unit 1: at least 125 cycles left (27.0 to 125.0), degrading, out of distribution, out_of_range"
+    )
 
 
 async def test_text_of_others_is_escaped_in_a_notebook():

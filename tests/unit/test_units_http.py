@@ -96,6 +96,17 @@ async def test_units_of_unknown_health_are_filtered_as_such_and_not_as_healthy(t
     assert found == [["known"], ["strange"], ["strange"]]
 
 
+async def test_a_unit_out_of_distribution_is_not_counted_among_those_expected_to_fail(tmp_path):
+    runtime = FakeRuntime()
+    runtime.novelty = 3.0
+    async with keeping(tmp_path, runtime=runtime) as service:
+        await predicted(service, ("strange", 100, 5.0))
+
+        summary = (await service.http.get("/v1/units")).json()["summary"]
+
+    assert (summary["states"]["unknown"], summary["fails_within"]) == (1, {})
+
+
 @pytest.mark.parametrize("beside", [[], [{"columns": {"sensor_1": ["x"]}}]])
 async def test_a_prediction_that_is_not_to_be_stored_is_answered_and_leaves_no_unit(service, beside):
     await predicted(service, ("stored", 100, 52.0))

@@ -73,8 +73,9 @@ def explained_of(prediction: Prediction, manifest: Manifest, window: Window, lif
     column = {each.name: each for each in manifest.columns}
     places = [manifest.schema_of_columns.names.index(name) for name in names]
     state = prediction.rul_state.replace("_", " ")
+    at = f"unit {window.unit} at cycle {window.last_cycle:g}"
     return Explained(
-        title=f"{manifest.name}: unit {window.unit} at cycle {window.last_cycle:g}: RUL {prediction.rul:.0f} "
+        title=f"{manifest.name}: {at}: RUL {prediction.cycles_left} "
         f"cycles, {state} ({interval.coverage:.0%}: {interval.lower:.0f} to {interval.upper:.0f})",
         sentence=given.sentence,
         trust=trust_words(prediction.trust, given),

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from model.domain import HEALTH_LABELS, RulState, Trajectory, printable
-from rul_client.answers import Answerer
+from rul_client.answers import DOUBTFUL, Answerer
 from rul_client.commands.output import HEALTH_STYLES
 from rul_client.commands.predict.rows import Row
 from rul_client.commands.predict.writers import RowWriter
@@ -33,7 +33,6 @@ EXPENDABLE: Final = (
 """Columns that a narrow terminal loses, the first first."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
 COUNTED: Final = {"unknown": "unknown: readings unlike the training data"}
-DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
 ASCII: Final = str.maketrans({"≥": ">=", "\N{EN DASH}": "-", "─": "-", "●": "o", "·": "-"})
 
 
