@@ -1,4 +1,4 @@
-"""Augmentation of training windows: noise, offsets, missing columns and readings, short histories.
+"""Augmentation of training windows: noise, offsets, missing columns, readings and cycles, short histories.
 
 Noise and offsets of a column follow from the data: its noise from cycle to cycle, and the part of its
 level that a unit keeps for life. This module must not know networks, losses or files.
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from model.calibration import last_cycles
 from model.domain import FloatArray, Trajectory, mean_of_known
+from model.gaps import MOST_LOST, gaps
 from model.layers import Standardise
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 NOISY: Final = 0.4
 """Noise of a column in z-scores, from which on it gets `TrainConfig.noise`; a quieter one gets less."""
+IN_ONE_GAP: Final = 0.5
+"""Share of the windows with lost cycles that lose them in one gap."""
 ENDS: Final = 10
 """Cycles at the start and at the end of a life whose means tell what a unit keeps."""
 NORMAL: Final = math.sqrt(math.pi / 2)
@@ -91,10 +94,17 @@ class Augmentation:
         share = 0.3 * self._chance(windows, 1, 1) * (self._chance(windows, 1, 1) < config.readings_missing)
         lost = lost.unsqueeze(1) | (self._chance(*readings.shape) < share)
         if config.cycles_missing:
-            share = 0.6 * self._chance(windows, 1, 1) * (self._chance(windows, 1, 1) < config.cycles_missing)
-            lost |= self._chance(*readings.shape[:2], 1) < share
+            lost |= self._lost_cycles(lengths, readings.shape[1]).unsqueeze(-1)
         hidden = self._chance(windows) < config.age_missing
         return readings.masked_fill(lost, torch.nan), lengths, last_cycle.masked_fill(hidden, torch.nan)
+
+    def _lost_cycles(self, lengths: Tensor, cycles: int) -> Tensor:
+        """Lose cycles of some windows, [B, T]: here and there, or in one gap."""
+        windows = len(lengths)
+        here_and_there = self._chance(windows, cycles) < MOST_LOST * self._chance(windows, 1)
+        in_one_gap = gaps(lengths, cycles, self._generator)
+        lost = torch.where(self._chance(windows, 1) < IN_ONE_GAP, in_one_gap, here_and_there)
+        return lost & (self._chance(windows, 1) < self._config.cycles_missing)
 
     def _chance(self, *shape: int) -> Tensor:
         return torch.rand(*shape, generator=self._generator)

@@ -26,6 +26,7 @@ from model.domain import (
     tail_scale,
 )
 from model.evaluation import Answered
+from model.gaps import with_gaps
 from model.layers import set_buffer
 from model.network import PROBABILITIES, Estimate, RulNetwork
 
@@ -45,6 +46,8 @@ SMALLEST_BOUND: Final = 1e-3
 """Least distance of an interval's bound from the answer, in scales, where errors are compared with it."""
 SHORT_SHARE: Final = 0.3
 """Share of the training windows that are repeated as short histories, whose errors are larger."""
+GAP_SHARE: Final = 0.2
+"""Share of the training windows that are repeated with a gap: else an interval is as narrow with one."""
 LENGTHS: Final = (1 / 5, 1 / 3, 1 / 2, 3 / 4, 1)
 """Shares of the context at which entropy bands begin, after windows of two cycles. Most windows are full."""
 ENTROPY_QUANTILES: Final = np.array([0.005, 0.5, 0.995])
@@ -125,11 +128,16 @@ def cut_windows(windows: WindowSet, most: IntArray) -> WindowSet:
     return replace(windows, readings=cut.numpy(), lengths=shorter.numpy())
 
 
-def with_short_histories(windows: WindowSet) -> WindowSet:
-    """Repeat `SHORT_SHARE` of the windows, cut to a random number of their last cycles."""
+def with_lacking(windows: WindowSet) -> WindowSet:
+    """Repeat some of the windows, cut to a random number of their last cycles or with a gap."""
     rng = np.random.default_rng(0)
-    again = windows.take(rng.permutation(len(windows))[: int(SHORT_SHARE * len(windows))])
-    return join_windows([windows, cut_windows(again, rng.integers(1, again.lengths + 1))])
+
+    def some(share: float) -> WindowSet:
+        return windows.take(rng.permutation(len(windows))[: int(share * len(windows))])
+
+    short, gapped = some(SHORT_SHARE), some(GAP_SHARE)
+    cut = cut_windows(short, rng.integers(1, short.lengths + 1))
+    return join_windows([windows, cut, with_gaps(gapped, torch.Generator().manual_seed(0))])
 
 
 def normalised_error(read: Read, windows: WindowSet, *, cap: float) -> FloatArray:

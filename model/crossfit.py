@@ -25,7 +25,7 @@ from model.calibration import (
     read_windows,
     rescaled,
     scale_factors,
-    with_short_histories,
+    with_lacking,
 )
 from model.dataset import Split, answerable, held_out_windows, join_windows, windows_ending_at
 from model.domain import FloatArray, Trajectory, WindowSet, concatenated
@@ -79,7 +79,7 @@ class Fold:
 def held_out_fold(net: RulNetwork, split: Split, reference: Reference) -> Fold:
     """Fit the scale of a trained network and predict its held-out units."""
     windows = held_out_windows(split)
-    fit_scale(net, with_short_histories(split.training))
+    fit_scale(net, with_lacking(split.training))
     return Fold(net, windows, read_windows(net, windows), reference)
 
 

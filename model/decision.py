@@ -152,8 +152,9 @@ def remaining_life(
     if forecast.rul >= NEAR_CAP * cap:
         forecast = forecast._replace(rul=cap)
     times, odds = _known_points(forecast, tail=tail, cap=cap)
-    scale = tail_scale(max(forecast.rul - forecast.lower, 1.0), tail=tail)
-    times, odds = [0.0, *times], [odds[0] - times[0] / scale, *odds]
+    if times[0] > 0:
+        scale = tail_scale(max(forecast.rul - forecast.lower, 1.0), tail=tail)
+        times, odds = [0.0, *times], [odds[0] - times[0] / scale, *odds]
     in_cycles = _grid(max(times[-1], fleet.longest - age))
     survival = 1.0 / (1.0 + np.exp(np.interp(in_cycles, times, odds)))
     survival /= survival[0]
@@ -168,13 +169,18 @@ def _grid(end: float) -> FloatArray:
 
 
 def _known_points(forecast: Forecast, *, tail: float, cap: float) -> tuple[list[float], list[float]]:
-    """Return times up to the cap and log-odds of failing by then, both rising; at least one."""
+    """Return times up to the cap and log-odds of failing by then, both rising; at least one.
+
+    A lower bound of 0 is cut there, and no quantile.
+    """
     stated = [(float(h), p) for h, p in forecast.failure_probability.items() if tail < p < 1.0 - tail]
     points = [*stated, (forecast.upper, 1.0 - tail), (forecast.rul, 0.5)]
-    points = [(forecast.lower, tail), *(point for point in points if point[0] < cap)]
+    points = [point for point in points if point[0] < cap]
+    if forecast.lower > 0:
+        points.append((forecast.lower, tail))
     times: list[float] = []
     odds: list[float] = []
-    for time, probability in sorted(point for point in points if point[0] > 0):
+    for time, probability in sorted(points):
         if times and time == times[-1]:
             del times[-1], odds[-1]
         times.append(time)

@@ -110,8 +110,8 @@ class Flagship(RulNetwork):
         self.slope = nn.Parameter(before_softplus)  # [H - 1]
         self.mix = nn.Parameter(first_mix(heads, long_scale=LONG_SCALE))  # [H + 1, H + 1]
         self.register_buffer("gain", first_gain(config))
-        age, length = 2, 1
-        self.read_out = ReadOut((heads + 1) * columns + age + length + columns + heads, config.perceptron)
+        lags, window = heads, 2 + 1 + columns + heads  # age, length, what is missing
+        self.read_out = ReadOut((heads + 1) * columns + lags + window, config.perceptron)
         is_sensor = torch.ones(columns)
         is_sensor[list(config.settings)] = 0.0
         self.register_buffer("is_sensor", is_sensor, persistent=False)
@@ -131,7 +131,7 @@ class Flagship(RulNetwork):
         mixed = self.get_buffer("gain") * (self.mix.double() @ pools.of_readings(values))
         kept = POOL_LIMIT / mixed.abs().clamp(min=POOL_LIMIT)  # [B, H + 1, F], 1 within the limit
         of_lag = weight * lag / LAG_CYCLES  # [B, H, T]
-        window = self.window(lengths, last_cycle, pools)  # [B, 3 + F]
+        window = self.window(lengths, last_cycle, pools)  # [B, 3 + F + H]
         x = torch.cat(((mixed * kept).flatten(1), of_lag.sum(-1), window), dim=-1)
         answer = self.read_out(x, self.head)
         contribution, explanation = self.explain(answer, window, pools, (values, of_lag), kept)
@@ -189,10 +189,16 @@ class Flagship(RulNetwork):
             self.get_buffer("gain").copy_(gain * first_gain(self.config))
 
     def window(self, lengths: Tensor, last_cycle: Tensor, pools: Pools) -> Tensor:
-        """Return age of the last cycle, whether it is known, length, and what is missing, [B, 3 + F]."""
+        """Return age of the last cycle, whether it is known, length, and what is missing, [B, 3 + F + H].
+
+        Of each column what the last head misses, which sees all cycles, and what each head misses of all
+        columns: a gap before the last cycle is not one long ago.
+        """
         age = spread_age(age_of(last_cycle, oldest=self.get_buffer("oldest")))  # [B, 2]
         length = lengths[:, None].double() / self.config.context - 1.0
-        return torch.cat((age.double(), length, self.get_buffer("is_pooled") - pools.seen), dim=-1)
+        missing = self.get_buffer("is_pooled") - pools.seen  # [B, H, F]
+        of_head = missing.sum(-1) / self.get_buffer("is_pooled").sum()
+        return torch.cat((age.double(), length, missing[:, -1], of_head), dim=-1)
 
     def explain(
         self, answer: Answer, window: Tensor, pools: Pools, cycles: tuple[Tensor, Tensor], kept: Tensor
@@ -201,7 +207,9 @@ class Flagship(RulNetwork):
         heads, columns, cap = self.config.heads, self.config.columns, self.config.cap
         values, of_lag = cycles
         slope = cap * answer.slope  # [B, P]
-        of_pools, of_heads, of_window = slope.split([(heads + 1) * columns, heads, 3 + columns], dim=-1)
+        of_pools, of_heads, of_window = slope.split(
+            [(heads + 1) * columns, heads, 3 + columns + heads], dim=-1
+        )
         of_pools = of_pools.reshape(-1, heads + 1, columns) * kept * self.get_buffer("gain")
         of_reading = pools.shares(self.mix.double().T @ of_pools, values)  # [B, T, F]
         of_place = (of_heads.unsqueeze(-1) * of_lag).sum(1)  # [B, T]

@@ -59,8 +59,11 @@ class FailureRule:
 
         >>> FailureRule("capacity", at_most=0.8).failure_row([1.0, 0.79, 0.85, 0.8, 0.7])
         3
+        >>> FailureRule("capacity", at_most=0.8).failure_row([1.0, 0.8, math.nan])
+        1
         """
-        if not len(values) or not self.failed(values[-1]):
+        known = [value for value in values if not math.isnan(value)]
+        if not known or not self.failed(known[-1]):
             return None
         rows = range(len(values))
         within = [row for row in rows if not (self.failed(values[row]) or values[row] != values[row])]

@@ -26,6 +26,9 @@ PROBABILITIES: Final = (0.0, *(0.05 * 2.0**n for n in range(-9, 0)), *(n / 40 fo
 """Probabilities of the calibrated distribution: equally spaced, and halved from 0.05 down to 0.0001."""
 
 SMALLEST_SCALE_CYCLES: Final = 0.5
+HALF: Final = 0.5
+LEAST_RUNNING: Final = 1e-3
+"""Least probability of not having failed yet by which others are divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,9 @@ class Answers(NamedTuple):
 class Distribution(nn.Module):
     """Distribution of the RUL: rul + scale * Q(p), with a table Q of calibrated quantiles.
 
-    All uncertainty outputs come from it, so they are consistent.
+    All uncertainty outputs come from it, so they are consistent. Probabilities are those of a unit that has
+    not failed before its last cycle. An RUL is a whole number, of which the distribution is continuous:
+    "within 10 cycles" is below 10.5, "below 30" is below 29.5.
     """
 
     def __init__(self, config: NetworkConfig) -> None:
@@ -135,13 +140,16 @@ class Distribution(nn.Module):
         self.register_buffer("probability", probability)
         self.register_buffer("quantile", 6.0 * probability - 3.0)
         self.register_buffer("interval", torch.tensor([-2.0, 2.0]))
-        bounds = (*config.horizons, config.critical_below, config.degrading_below)
+        within = [horizon + HALF for horizon in config.horizons]
+        bounds = [-HALF, *within, config.critical_below - HALF, config.degrading_below - HALF]
         self.register_buffer("bounds", torch.tensor(bounds, dtype=torch.float32), persistent=False)
 
     def forward(self, rul: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[B], [B] -> interval [B, 2], failure probability [B, K], health state [B, 3]."""
         interval = rul[:, None] + scale[:, None] * self.get_buffer("interval")  # [B, 2]
         below = self.probability_below((self.get_buffer("bounds") - rul[:, None]) / scale[:, None])
+        failed = below[:, :1]
+        below = (below[:, 1:] - failed) / (1.0 - failed).clamp(min=LEAST_RUNNING)
         horizons = len(self.config.horizons)
         critical, degrading_or_worse = below[:, horizons : horizons + 1], below[:, horizons + 1 :]
         health = torch.cat((1.0 - degrading_or_worse, degrading_or_worse - critical, critical), dim=-1)

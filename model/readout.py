@@ -39,7 +39,7 @@ class Pools(NamedTuple):
     scale: Tensor  # [B, H, F] from weighted sums to means; 0 for a column without readings
     middle: Tensor  # [B, 1, F] mean place of the readings under the last head
     steep: Tensor  # [B, 1, F] from the covariance with the place to the trend
-    seen: Tensor  # [B, F] share of the last head's weight on cycles with a reading
+    seen: Tensor  # [B, H, F] share of each head's weight on cycles with a reading
 
     @classmethod
     def of(cls, attention: Tensor, place: Tensor, observed: Tensor, is_pooled: Tensor | float = 1.0) -> Pools:
@@ -59,7 +59,7 @@ class Pools(NamedTuple):
         variance = (there[:, -1:] * share[:, -1:] - middle.square()).clamp(min=0.0)
         steep = share[:, -1:] / (variance + LEAST_VARIANCE).sqrt() / (EVEN_DEVIATION * SPREAD)
         steep = steep * (variance > SINGLE_VARIANCE)
-        return cls(weights[:, :-1], share / SPREAD, middle, steep, seen[:, -1])
+        return cls(weights[:, :-1], share / SPREAD, middle, steep, seen)
 
     def of_readings(self, z: Tensor) -> Tensor:
         """Pool readings that are 0 where missing, [B, T, F] -> [B, H + 1, F]."""

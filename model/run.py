@@ -24,7 +24,7 @@ from model.calibration import (
     fit_scale,
     read_windows,
     tensors,
-    with_short_histories,
+    with_lacking,
 )
 from model.checkpoint import RUN_FILE, STATE_FILE, Checkpoint
 from model.cluster import Cluster, mapped
@@ -263,7 +263,7 @@ def calibrate(
     `factors` [BANDS] correct the scale by predicted RUL. `boosted` [W] are the answers of gradient
     boosting to the held-out windows of all folds.
     """
-    fit_scale(net, with_short_histories(split.training), factors=factors)
+    fit_scale(net, with_lacking(split.training), factors=factors)
     training = read_windows(net, split.training)
     with torch.no_grad():
         set_buffer(net, "baseline", net.reference_rul(torch.from_numpy(training.unclipped).double()))

@@ -81,3 +81,5 @@ def test_a_share_of_the_windows_loses_whole_cycles():
     assert (share > 0).float().mean().item() == pytest.approx(0.25, abs=0.03)
     assert share[share > 0].mean().item() == pytest.approx(0.3, abs=0.03)
     assert share.max() < 0.85
+    runs = (missing[:, 1:, 0] & ~missing[:, :-1, 0]).sum(1) + missing[:, 0, 0]
+    assert (runs[share > 0.1] == 1).float().mean().item() == pytest.approx(0.5, abs=0.06)  # one gap

@@ -113,6 +113,15 @@ def test_a_unit_that_runs_has_not_failed_yet():
     assert 0.2 < 1 - survival_at(life, 3) < 0.5
 
 
+@pytest.mark.parametrize("rul", [0.0, 0.3])
+def test_an_answer_of_about_0_is_stopped_now(rul):
+    failing = Forecast(rul, 0.0, 7.0, {10: 0.97, 30: 1.0, 60: 1.0})
+
+    curve = cost_curve(life_of(failing), Costs(1.0, 10.0), age=150.0)
+
+    assert curve.in_cycles[curve.best] <= 1
+
+
 def test_above_the_cap_a_unit_lives_as_the_fleet_that_reached_its_age():
     life = life_of(HEALTHY, age=100.0)
 

@@ -203,6 +203,22 @@ def test_any_number_of_heads_starts_from_steep_to_flat(heads):
     assert mix.diag()[-2:].tolist() == pytest.approx([0.1, 0.1])  # mean and trend under the last head
 
 
+def test_a_gap_before_the_last_cycle_is_not_one_long_ago(net):
+    readings, lengths, last_cycle = (each[:1].repeat(2, *[1] * (each.ndim - 1)) for each in batch(net))
+    readings = readings.nan_to_num(0.5)
+    readings[0, 2:5] = torch.nan
+    readings[1, -4:-1] = torch.nan
+
+    with torch.no_grad():
+        z, known, observed, valid = net.standardise(readings, lengths)
+        lag, _, attention = net.look(z, valid, lengths)
+        pools, _ = net.pool(known, observed, attention.double(), lag.double())
+        of_head = net.window(lengths, last_cycle, pools)[:, -net.config.heads :]
+
+    steepest = 1
+    assert of_head[1, steepest] > 3 * of_head[0, steepest]
+
+
 def test_heads_but_the_searching_one_go_by_lag_alone(net):
     readings, lengths, last_cycle = batch(net)
     shuffled = readings.flip(0)

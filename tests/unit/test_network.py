@@ -204,12 +204,26 @@ def test_the_distribution_inverts_its_own_quantiles():
     torch.testing.assert_close(below[0], distribution.probability)
 
 
+def test_a_unit_that_runs_has_not_failed_yet():
+    """Half of this table's probability is below 0: it is no probability of failing soon."""
+    distribution = Distribution(replace(CONFIG, horizons=(10, 30, 60)))
+
+    _, failure, health = distribution(torch.tensor([0.0, 0.0]), torch.tensor([20.0, 1e-6]))
+
+    below_0 = 0.5 - 0.5 / 120
+    expected = [(0.5 + (horizon + 0.5) / 120 - below_0) / (1 - below_0) for horizon in (10, 30, 60)]
+    assert failure[0].tolist() == pytest.approx([min(p, 1.0) for p in expected], abs=1e-6)
+    assert failure[1].tolist() == pytest.approx([1.0, 1.0, 1.0])
+    torch.testing.assert_close(health.sum(-1), torch.ones(2))
+
+
 def test_interval_probabilities_and_health_come_from_one_distribution():
     distribution = Distribution(CONFIG)
 
     interval, failure, health = distribution(torch.tensor([30.0, 99.0]), torch.tensor([5.0, 5.0]))
 
     assert interval.tolist() == [[20.0, 40.0], [89.0, 100.0]]
-    assert failure[0, 1] == pytest.approx(0.5)  # the answer is the median of this table
-    assert health[0, 1] == pytest.approx(5 / 6)
+    # Within 30 cycles is below 30.5: half a cycle of the 30 of this table is above its median, 30.
+    assert failure[0, 1] == pytest.approx(0.5 + 0.5 / 30)
+    assert health[0, 1] == pytest.approx(5 / 6 + 0.5 / 30)
     torch.testing.assert_close(health.sum(-1), torch.ones(2))
