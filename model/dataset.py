@@ -24,6 +24,7 @@ from model.domain import (
     concatenated,
     cycles_left,
     cycles_until,
+    longest_gap,
 )
 from model.fleet import Fleet
 
@@ -75,7 +76,8 @@ def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) ->
 class ReadingsByCycle:
     """Readings of units in order of their cycles, to cut windows from.
 
-    A window covers the cycles up to its last one. A cycle between two readings counts, and is missing.
+    A window covers the cycles up to its last one. A cycle between two readings counts, and is missing; after
+    a gap above `longest_gap` the window begins anew.
 
     Args:
         units: At least one.
@@ -87,10 +89,12 @@ class ReadingsByCycle:
 
     def __init__(self, units: Sequence[Trajectory], *, context: int) -> None:
         sizes = [len(unit) for unit in units]
-        # A gap longer than a window leaves the same window, so its further cycles take no memory.
-        steps = [np.minimum(np.diff(unit.cycles, prepend=unit.cycles[0] - 1), context) for unit in units]
-        self._places: Final[IntArray] = np.cumsum(np.concatenate(steps)) - 1
-        first = np.repeat(self._places[np.cumsum([0, *sizes[:-1]])], sizes)
+        steps = np.concatenate([np.diff(unit.cycles, prepend=unit.cycles[0] - 1) for unit in units])
+        begins = steps > longest_gap(context) + 1
+        begins[np.cumsum([0, *sizes[:-1]])] = True
+        steps[begins] = 1
+        self._places: Final[IntArray] = np.cumsum(steps) - 1
+        first = np.maximum.accumulate(np.where(begins, self._places, 0))
         self.lengths: Final[IntArray] = np.minimum(self._places - first + 1, context)
         self._rows: Final = np.full(self._places[-1] + 1, -1)  # of each cycle; -1 without a reading
         self._rows[self._places] = np.arange(len(self._places))

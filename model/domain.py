@@ -77,6 +77,21 @@ class RulState(StrEnum):
     OUT_OF_DISTRIBUTION = "out_of_distribution"
 
 
+LONGEST_GAP_SHARE: Final = 0.5
+"""Share of the context that a gap in a window may take."""
+
+
+def longest_gap(context: int) -> int:
+    """Return the most cycles between two readings of one window.
+
+    After a longer gap the window of a unit begins anew: most of it would be missing.
+
+    >>> longest_gap(60)
+    30
+    """
+    return int(LONGEST_GAP_SHARE * context)
+
+
 NOVELTY_LIMIT: Final = 2.0
 """Novelty above which an answer is out of distribution. 1 is the 99.5 % quantile of training windows, so
 one good window in 200 is above 1 by chance; chance is an unlikely reason for twice that distance."""

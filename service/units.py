@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from model.decision import Costs
-from model.domain import FloatArray
+from model.domain import FloatArray, longest_gap
 from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, ModelName, Prediction, WindowError
@@ -126,7 +126,7 @@ class UnitWindows:
 
 
 def windows_of(newest: Stretch, unit: str, rules: WindowRules) -> Windows:
-    """Make the window that ends at a unit's last stored cycle; cycles without a reading are missing.
+    """Make the window that ends at a unit's last stored cycle; it begins after the last gap above `longest_gap`.
 
     Args:
         newest: The newest stored readings, at least as many as the context if there are so many.
@@ -136,9 +136,10 @@ def windows_of(newest: Stretch, unit: str, rules: WindowRules) -> Windows:
     Raises:
         InvalidWindow: too much of it is missing.
     """
-    last = newest.cycles[-1]
-    first = max(newest.cycles[0], last - rules.context + 1)
-    cycles = np.array(newest.cycles) - first
+    cycles, last = np.array(newest.cycles), newest.cycles[-1]
+    begins = cycles[np.diff(cycles, prepend=-np.inf) > longest_gap(rules.context) + 1]
+    first = max(int(begins[-1]), last - rules.context + 1)
+    cycles -= first
     readings = np.full((1, last - first + 1, len(rules.names)), np.nan, np.float32)
     readings[0, cycles[cycles >= 0]] = newest.values[cycles >= 0]
     windows, defects = check(readings, [last - first + 1], [float(last)], rules, units=[unit])

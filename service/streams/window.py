@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import LARGEST_CYCLE, FloatArray
+from model.domain import LARGEST_CYCLE, FloatArray, longest_gap
 from service.core.rules import WindowRules
 from service.core.window import WindowInput, Windows, check, join, lay_out
 from service.errors import MAX_PROBLEMS, CycleConflict, InvalidWindow, Problem, escaped
@@ -62,7 +62,7 @@ class StreamWindow:
         self.last_cycle = history.last_cycle
 
     def add(self, values: FloatArray, *, cycle: float | None) -> None:
-        """Keep a reading, float32 [F]; cycles that were skipped are kept as missing ones.
+        """Keep a reading, float32 [F]; skipped cycles are missing ones, and too many begin a new window.
 
         Raises:
             CycleConflict: the cycle is not after the last one.
@@ -71,9 +71,10 @@ class StreamWindow:
         following = self._following(cycle)
         skipped = following - self.last_cycle - 1
         kept = self._readings
-        if skipped > 0 and self.cycles:
-            missing = int(min(skipped, self._rules.context))
-            kept = np.concatenate([kept, np.full((missing, kept.shape[1]), np.nan, np.float32)])
+        if skipped > longest_gap(self._rules.context):
+            kept = kept[:0]
+        elif skipped > 0 and self.cycles:
+            kept = np.concatenate([kept, np.full((int(skipped), kept.shape[1]), np.nan, np.float32)])
         self._readings = np.concatenate([kept, values[None]])[-self._rules.context :]
         self.last_cycle = following
 

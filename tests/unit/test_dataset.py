@@ -29,7 +29,10 @@ def test_window_i_holds_the_cycles_up_to_reading_i_and_those_without_a_reading_a
 
     assert windows.readings.shape == (len(unit), length, 2)
     for i, last in enumerate(unit.cycles):
-        expected = by_cycle[max(unit.cycles[0], last + 1 - length) : last + 1]
+        first = i  # of the readings between which no gap is too long for a window
+        while first > 0 and unit.cycles[first] - unit.cycles[first - 1] - 1 <= length // 2:
+            first -= 1
+        expected = by_cycle[max(unit.cycles[first], last + 1 - length) : last + 1]
         assert windows.lengths[i] == len(expected)
         np.testing.assert_array_equal(windows.readings[i, : len(expected)], expected)
         assert np.isnan(windows.readings[i, len(expected) :]).all()
@@ -37,14 +40,15 @@ def test_window_i_holds_the_cycles_up_to_reading_i_and_those_without_a_reading_a
     np.testing.assert_array_equal(windows.rul, cycles_left(unit))
 
 
-def test_a_gap_longer_than_memory_costs_no_more_than_a_window():
+def test_after_a_gap_longer_than_memory_the_window_begins_anew():
     readings = np.array([[1.0], [2.0]], np.float32)
     unit = Trajectory("u", np.array([1, 2**40]), readings, failed=True)
 
     windows = make_windows(unit, length=3)
 
-    assert windows.lengths.tolist() == [1, 3]
-    np.testing.assert_array_equal(windows.readings[1, :, 0], [np.nan, np.nan, 2.0])
+    assert windows.lengths.tolist() == [1, 1]
+    np.testing.assert_array_equal(windows.readings[1, :, 0], [2.0, np.nan, np.nan])
+    assert windows.last_cycle[1] == 2.0**40
 
 
 @given(unit=trajectories(), length=lengths, data=st.data())

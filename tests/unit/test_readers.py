@@ -165,13 +165,18 @@ def test_data_without_a_gap_is_read_without_a_word(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("value", ["inf", "-inf", "", "NaN"])
-@pytest.mark.parametrize("rule", [FailureRule("wear", at_least=0.5), FailureRule("wear", at_most=0.5)])
-def test_a_last_reading_that_is_no_number_is_no_failure(tmp_path, rule, value):
+@pytest.mark.parametrize(
+    ("rule", "failed"),
+    [(FailureRule("wear", at_least=0.5), False), (FailureRule("wear", at_most=0.5), True)],
+)
+def test_a_last_reading_that_is_no_number_leaves_the_one_before_it_to_say_whether_a_unit_failed(
+    tmp_path, rule, failed, value
+):
     path = write(tmp_path, HEADER + ",wear", "a,1,0,0,0,0.1", f"a,2,0,0,0,{value}")
 
     (unit,) = read_trajectories(path, replace(PUMPS, failure=rule))
 
-    assert not unit.failed
+    assert unit.failed == failed
 
 
 def test_a_life_ends_where_the_failure_column_crosses_its_bound_for_good(tmp_path):

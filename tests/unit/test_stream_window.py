@@ -105,19 +105,20 @@ def test_cycles_that_are_skipped_are_missing_readings(count, step):
     window.add(row(7), cycle=count + step)
 
     got = window.checked(None)
-    missing = step - 1 if count else 0
-    expected = [row(i) for i in range(count)] + [row(math.nan)] * missing + [row(7)]
+    before = [row(i) for i in range(count)] + [row(math.nan)] * (step - 1 if count else 0)
+    expected = [*before, row(7)] if step - 1 <= CONTEXT // 2 else [row(7)]
     assert got.last_cycle == [count + step]
     np.testing.assert_array_equal(got.readings, [expected[-CONTEXT:]])
 
 
-@pytest.mark.parametrize("gap", [CONTEXT - 1, CONTEXT, 100 * CONTEXT])
-def test_a_gap_as_long_as_the_context_is_refused_as_too_much_missing_and_not_answered_as_a_new_unit(gap):
+@pytest.mark.parametrize("gap", [CONTEXT // 2 + 1, CONTEXT, 100 * CONTEXT])
+def test_after_a_gap_above_half_of_the_context_the_window_begins_anew_and_the_unit_is_as_old_as_it_is(gap):
     window = made(CONTEXT, first_cycle=1)
 
     window.add(row(7), cycle=CONTEXT + gap + 1)
 
-    assert refusal(window.checked, "1") == [("/reading", "too_much_missing")]
+    got = window.checked("1")
+    assert (got.lengths, got.last_cycle) == ([1], [CONTEXT + gap + 1])
 
 
 def test_a_window_that_was_asked_about_does_not_change_when_more_readings_come():

@@ -21,6 +21,8 @@ from tests.in_process import keeping as stored_in
 
 APPEND = "/rul.v1.RulService/AppendCycles"
 CSV = {"content-type": "text/csv"}
+GAP = 4
+"""Most cycles between two readings of a window: half of the context."""
 COSTS = {"planned": 1.0, "failure": 20.0}
 
 
@@ -65,8 +67,9 @@ async def post(service, unit="7", headers=None, **body):
 
 
 async def window_answer(service, cycles, unit="7", **options):
-    """What /v1/predict answers for the whole life; cycles between that are not there are missing."""
-    every = range(min(cycles), max(cycles) + 1)
+    """What /v1/predict answers for the life since the last gap too long for a window."""
+    first = max(c for c in cycles if not any(c - 1 - GAP <= before < c for before in cycles))
+    every = range(first, max(cycles) + 1)
     lists = {name: [values(c).get(name) if c in cycles else None for c in every] for name in COLUMNS}
     window = {"unit": unit, "last_cycle": max(cycles), "columns": lists}
     response = await service.http.post(
@@ -192,13 +195,25 @@ async def test_a_conflict_points_at_the_value_and_shows_both(service):
 async def test_a_window_that_cannot_be_answered_yet_does_not_refuse_the_reading(service):
     await post(service, **reading(1))
 
-    response = await post(service, **reading(100))
+    response = await post(service, **reading(1 + GAP + 1))
 
     body = response.json()
     assert (response.status_code, body["stored"], body["prediction"]) == (200, 1, None)
-    assert "cycles 93 to 100: expected at most 50% of the readings missing" in body["refusal"]["detail"]
+    assert "cycles 1 to 6: expected at most 50% of the readings missing" in body["refusal"]["detail"]
     explained = await service.http.get("/v1/units/7/explanation")
     assert (explained.status_code, explained.json()["detail"]) == (422, body["refusal"]["detail"])
+
+
+async def test_a_unit_is_answered_again_at_once_after_a_long_outage(service):
+    await post(service, readings=[reading(cycle) for cycle in range(1, 9)])
+
+    response = await post(service, **reading(100))
+
+    prediction = response.json()["prediction"]
+    assert prediction == await window_answer(service, [*range(1, 9), 100])
+    assert prediction["rul_state"] == "insufficient_history"
+    (unit,) = (await service.http.get("/v1/units")).json()["units"]
+    assert (unit["last_cycle"], unit["rul"]) == (100, pytest.approx(prediction["rul"]))
 
 
 @pytest.mark.parametrize(
@@ -598,7 +613,7 @@ async def test_a_conflict_by_grpc_is_aborted_with_its_place(service):
 async def test_a_refusal_by_grpc_comes_in_place_of_the_prediction(service):
     await appended(service, message(1))
 
-    answer = await appended(service, message(100))
+    answer = await appended(service, message(1 + GAP + 1))
 
     reply = pb.AppendCyclesReply.FromString(answer.messages[0])
     assert (reply.stored, reply.HasField("prediction")) == (1, False)
