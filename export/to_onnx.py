@@ -21,6 +21,8 @@ from model.network import RulNetwork
 OPSET: Final = 17
 SEQUENCE_LENS: Final = 4
 """Index of the input of ONNX' LSTM that takes the lengths."""
+MODULE: Final = "/net/"
+"""What the exporter puts before the name of a node."""
 FIRST_OUTPUT: Final = "_output_0"
 """What the exporter adds to a node's name for its first output."""
 STORED_SINGLE: Final = 1000
@@ -153,10 +155,15 @@ def _share_constants(graph: onnx.ModelProto) -> None:
 
 
 def _shorten_names(graph: onnx.ModelProto) -> None:
-    """Name the first output of a node as the node: 10 kB less."""
+    """Name the first output of a node as the node, and both as in the network: 16 kB less."""
+
+    def short(name: str) -> str:
+        return name.removesuffix(FIRST_OUTPUT).removeprefix(MODULE)
+
     for node in graph.graph.node:
-        node.input[:] = [name.removesuffix(FIRST_OUTPUT) for name in node.input]
-        node.output[:] = [name.removesuffix(FIRST_OUTPUT) for name in node.output]
+        node.name = short(node.name)
+        node.input[:] = map(short, node.input)
+        node.output[:] = map(short, node.output)
 
 
 def _store_single(graph: onnx.ModelProto) -> None:

@@ -86,7 +86,7 @@ def _unit(
     deviation = np.array([each.standard_deviation for each in reference.regimes])[regime]
     # Noise of sensors is not clipped, or sensors at the end of their range would look frozen.
     noise[:, settings] = 0.0
-    readings = _in_range(mean + deviation * z, reference.columns) + deviation * noise
+    readings = _in_range(mean + deviation * z, reference.columns, settings) + deviation * noise
     return Trajectory(name, life - rul.astype(np.int64), readings.astype(np.float32), failed=True)
 
 
@@ -105,8 +105,9 @@ def _regimes(reference: ReferenceStatistics, life: int, rng: np.random.Generator
     return np.array(walk)
 
 
-def _in_range(readings: _Array, columns: Sequence[ColumnReference]) -> FloatArray:
+def _in_range(readings: _Array, columns: Sequence[ColumnReference], settings: list[int]) -> FloatArray:
     low = np.array([column.low for column in columns])
     high = np.array([column.high for column in columns])
     slack = MARGIN * (high - low)
+    slack[settings] = 0.0  # a Mach number at sea level is near 0 and not below
     return np.clip(readings, low - slack, high + slack)

@@ -126,7 +126,7 @@ class UnitWindows:
 
 
 def windows_of(newest: Stretch, unit: str, rules: WindowRules) -> Windows:
-    """Make the window that ends at a unit's last stored cycle; it begins after the last gap above `longest_gap`.
+    """Make the window that ends at a unit's last stored cycle and begins after the last gap too long.
 
     Args:
         newest: The newest stored readings, at least as many as the context if there are so many.
