@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from model.calibration import (
+    GAP_SHARE,
     SHORT_SHARE,
     cut_windows,
     fit_scale,
@@ -16,13 +17,14 @@ from model.calibration import (
     normalised_error,
     read_windows,
     tensors,
-    with_short_histories,
+    with_lacking,
 )
 from model.checkpoint import Checkpoint, InvalidCheckpoint
 from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined, scaled_by_rul
 from model.curve import curve_table, picture, read_curve, write_curve
 from model.dataset import split_fold, train_all
 from model.domain import InvalidData, Trajectory
+from model.gaps import MOST_LOST
 from model.reference import fit_reference
 from model.run import Plan, Source, choose, prepare, train_run
 from model.stages import stored_choice
@@ -419,12 +421,17 @@ def test_history_is_cut_from_its_beginning():
     assert cut[1, :, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_short_histories_are_added_and_the_windows_stay(parts):
-    both = with_short_histories(parts.training)
-    short = both.take(np.arange(len(parts.training), len(both)))
+def test_short_histories_and_gaps_are_added_and_the_windows_stay(parts):
+    windows, some = len(parts.training), int(SHORT_SHARE * len(parts.training))
+    all_ = with_lacking(parts.training)
+    short = all_.take(np.arange(windows, windows + some))
+    gapped = all_.take(np.arange(windows + some, len(all_)))
 
-    np.testing.assert_array_equal(both.readings[: len(parts.training)], parts.training.readings)
-    assert len(short) == int(SHORT_SHARE * len(parts.training))
+    np.testing.assert_array_equal(all_.readings[:windows], parts.training.readings)
+    assert len(gapped) == int(GAP_SHARE * windows)
+    within = np.arange(FLEET.context) < gapped.lengths[:, None]
+    lost = np.isnan(gapped.readings).all(axis=2) & within
+    assert 0.1 < lost.sum() / within.sum() < MOST_LOST
     assert (short.lengths < FLEET.context).mean() > 0
     valid = np.arange(FLEET.context) < short.lengths[:, None]
     assert np.isfinite(short.readings[valid]).all()
