@@ -256,7 +256,7 @@ def build(
     metrics.watch_pending(lambda: sum(batcher.pending_windows for batcher in joints.batchers))
     predictor = Predictor(
         {model.name.name: model for model in models},
-        max_request_windows=min(settings.max_request_windows, settings.max_pending_windows),
+        max_request_windows=settings.max_request_windows,
         recorder=joints.store.recorder,
     )
     paths = {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded}

@@ -110,8 +110,7 @@ class Settings(BaseSettings):
     per window. Throughput stops growing at 16 on a CPU; for a GPU, see `make bench-gpu`."""
     max_pending_windows: PositiveInt = 4096
     """Maximum windows in a worker's queue, per model; beyond it requests get 429 at once. Too high: requests
-    wait past their deadlines and memory grows. Too low: short bursts are refused, and requests of more
-    windows get 413."""
+    wait past their deadlines and memory grows. Too low: short bursts are refused."""
     max_request_windows: PositiveInt = 1024
     """Maximum windows in a request; beyond it the request gets 413. Too high: one client fills the queue. Too
     low: clients must split their requests."""

@@ -49,7 +49,7 @@ def test_coverage_is_shown_by_thirds_of_the_predicted_rul(evaluate):
         assert f"│ {third} │" in said
 
 
-LEFT = {"pump-1": 4, "pump-2": 11, "pump-3": 17, "pump-4": 25, "pump-5": 9}
+LEFT = {"pump-1": 14, "pump-2": 21, "pump-3": 17, "pump-4": 25, "pump-5": 19}
 """Cycles that each pump is stopped before its failure."""
 
 

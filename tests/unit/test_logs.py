@@ -94,7 +94,7 @@ async def test_every_refused_request_is_logged(stream):
         reply = await service.predict_http(windows=[json_window()] * 2)
 
     (line,) = events(stream, "request refused")
-    assert (line["level"], line["error"], line["code"]) == ("warning", "TooLarge", "413")
+    assert (line["level"], line["error"], line["code"]) == ("warning", "Overloaded", "429")
     assert line["request_id"] == reply.headers["x-request-id"]
 
 
