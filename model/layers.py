@@ -1,7 +1,7 @@
 """Layers that all networks share: scaling of raw readings, and operations on ragged windows.
 
 Everything exports to ONNX with dynamic batch and cycles, so it uses plain tensor operations. Padding
-never affects valid rows: masks are applied by `where`, because 0 * NaN is NaN. This module must not
+never affects valid rows: raw readings are masked by `where`, because 0 * NaN is NaN. This module must not
 know RUL, attention or training.
 """
 
