@@ -26,7 +26,7 @@ from model.calibration import (
     tensors,
     with_lacking,
 )
-from model.checkpoint import RUN_FILE, STATE_FILE, Checkpoint
+from model.checkpoint import FORMAT, RUN_FILE, STATE_FILE, Checkpoint
 from model.cluster import Cluster, mapped
 from model.crossfit import (
     Fold,
@@ -103,6 +103,7 @@ class Plan:
         fleet = fleet_for(self.fleet, self.network)
         form = network_config(fleet, network=self.network, regimes=1, units=self.units, options=self.options)
         return {
+            "format": FORMAT,
             "fleet": json.dumps(asdict(self.fleet)),
             "network": json.dumps(asdict(form)),
             "data_sha256": data_sha256,

@@ -214,6 +214,15 @@ def test_a_run_does_not_go_on_from_the_state_of_another(units, tmp_path, change,
         run(units, tmp_path, resume=True, **change)
 
 
+def test_a_run_does_not_go_on_from_the_state_of_another_version(units, tmp_path, monkeypatch):
+    with pytest.raises(PowerCut):
+        run(units, tmp_path, watch=power_cut_at(5))
+    monkeypatch.setattr("model.run.FORMAT", 9)
+
+    with pytest.raises(InvalidState, match="another format: start over"):
+        run(units, tmp_path, resume=True)
+
+
 def test_a_run_that_replaces_another_and_is_cut_leaves_no_finished_run(finished, units, tmp_path):
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
 
