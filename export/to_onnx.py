@@ -117,15 +117,16 @@ def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:
 def _transpose_lstms_once(graph: onnx.ModelProto) -> None:
     """Put batch and directions of each LSTM's output in place by one Transpose, not by two.
 
-    The exporter writes [T, D, B, H] -> [T, B, D, H] -> [T, B, DH] -> [B, T, DH].
+    The exporter writes [T, D, B, H] -> [T, B, D, H] -> [T, B, DH] -> [B, T, DH]; between layers of a stack
+    without the last step.
     """
     reader = {node.input[0]: node for node in graph.graph.node if node.input}
     for lstm in [node for node in graph.graph.node if node.op_type == "LSTM"]:
         first = reader[lstm.output[0]]
         joined = reader[first.output[0]]
         last = reader[joined.output[0]]
-        if [each.op_type for each in (first, joined, last)] != ["Transpose", "Reshape", "Transpose"]:
-            raise ValueError(f"{lstm.name}: the exporter writes LSTMs in another way, change this function")
+        if last.op_type != "Transpose":
+            continue
         first.attribute[0].ints[:] = [2, 0, 1, 3]
         joined.output[:] = last.output
         graph.graph.node.remove(last)

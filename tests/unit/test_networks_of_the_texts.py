@@ -310,6 +310,19 @@ def test_a_graph_computes_nothing_that_nobody_reads(name, tmp_path):
     assert [node.name for node in graph.node if read.isdisjoint(node.output)] == []
 
 
+def test_the_output_of_an_lstm_is_transposed_once(tmp_path):
+    to_onnx(network("flagship"), tmp_path / "model.onnx")
+
+    nodes = onnx.load(str(tmp_path / "model.onnx")).graph.node
+    (lstm,) = (node for node in nodes if node.op_type == "LSTM")
+    followed, names = [], {lstm.output[0]}
+    for node in nodes:
+        if names & set(node.input) and node.op_type in {"Transpose", "Reshape"}:
+            followed.append(node.op_type)
+            names.update(node.output)
+    assert followed == ["Transpose", "Reshape"]
+
+
 def test_heads_that_are_driven_apart_in_training_diverge():
     apart = {}
     for weight in (0.0, 1.0):
