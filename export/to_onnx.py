@@ -22,7 +22,7 @@ OPSET: Final = 17
 SEQUENCE_LENS: Final = 4
 """Index of the input of ONNX' LSTM that takes the lengths."""
 MODULE: Final = "/net/"
-"""What the exporter puts before the name of a node."""
+"""The exporter puts it before the name of a node."""
 FIRST_OUTPUT: Final = "_output_0"
 """What the exporter adds to a node's name for its first output."""
 STORED_SINGLE: Final = 1000

@@ -113,8 +113,7 @@ class Answers:
 
     @cached_property
     def _entropy_nats(self) -> FloatArray:
-        most = np.log(np.asarray(self.asked.lengths, np.float64))  # rounding may add 1e-8
-        return np.minimum(attention_entropy(self.outputs.attention), most)
+        return np.fmin(attention_entropy(self.outputs.attention), self._ln_cycles)  # rounding may add 1e-8
 
     @cached_property
     def _ln_cycles(self) -> FloatArray:

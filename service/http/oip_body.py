@@ -23,7 +23,8 @@ from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
 from service.oip.tensors import FP32, INT64, Contents, GivenTensor, numbers
 
-Parameters = dict[str, msgspec.Raw] | None
+Parameters = dict[str, Any] | None
+RawParameters = dict[str, msgspec.Raw] | None
 """Of any size, decoded where they are read."""
 
 NAN: Final = re.compile(rb"NaN(?<=[\[,\s]NaN)(?=\s*[,\]])")  # searched for by its first letters
@@ -60,21 +61,25 @@ class _Input(msgspec.Struct):
     name: str
     shape: msgspec.Raw
     datatype: str
-    parameters: Parameters = None
+    parameters: RawParameters = None
     data: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Wanted(msgspec.Struct):
+    name: str
+    parameters: RawParameters = None
 
 
 class _Outline(msgspec.Struct):
     inputs: list[_Input]
-    outputs: list[OipWanted] | None = None
+    outputs: list[_Wanted] | None = None
     id: str = ""
-    parameters: Parameters = None
+    parameters: RawParameters = None
 
 
 _outline: Final = msgspec.json.Decoder(_Outline)
 _shape: Final = msgspec.json.Decoder(list[int])
 FLAT: Final[dict[str, Any]] = {FP32: list[float | None], INT64: list[int]}
-NO_DATA: Final = {b"", b"null"}
 MOST_PARAMETER_BYTES: Final = 200
 MOST_KEYS: Final = 10_000
 """Keys, or objects, of a body that is read in slices: a request has some twenty."""
@@ -111,11 +116,9 @@ def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form] | None
     if size > LARGE_BYTES and is_large(text):
         return None
     try:
-        outline = _outline.decode(text)
-        inputs = [_input_at_once(given) for given in outline.inputs]
+        request = msgspec.convert(orjson.loads(text), OipInferRequest)
     except UNREADABLE:
         return None
-    request = OipInferRequest(inputs, outline.outputs, outline.id, outline.parameters)
     return _query(request, memoryview(body)[size:])
 
 
@@ -146,7 +149,8 @@ async def decoded_in_slices(body: bytes, header_length: bytes) -> tuple[InferQue
     _check_count(outline.inputs, outline.outputs)
     await turns.give()
     inputs = [await _input(given, f"/inputs/{i}", turns) for i, given in enumerate(outline.inputs)]
-    request = OipInferRequest(inputs, outline.outputs, outline.id, outline.parameters)
+    outputs = [OipWanted(given.name, given.parameters) for given in outline.outputs or ()]
+    request = OipInferRequest(inputs, outputs, outline.id, outline.parameters)
     return _query(request, memoryview(body)[size:])
 
 
@@ -181,12 +185,6 @@ async def _without_nan(text: bytes, turns: Turns) -> bytes:
     return bytes(found)
 
 
-def _input_at_once(given: _Input) -> OipInput:
-    text = bytes(given.data)
-    data = None if text in NO_DATA else msgspec.convert(orjson.loads(text), list[int | float | None])
-    return OipInput(given.name, _shape.decode(given.shape), given.datatype, given.parameters, data)
-
-
 async def _input(given: _Input, pointer: str, turns: Turns) -> OipInput:
     where, raw = f"input {short(given.name)}", bytes(given.shape)
     if len(raw) > MOST_SHAPE_BYTES:
@@ -196,7 +194,7 @@ async def _input(given: _Input, pointer: str, turns: Turns) -> OipInput:
     except UNREADABLE as error:
         raise unreadable(error, below=f"{pointer}/shape") from error
     data: Any = None
-    if (text := bytes(given.data)) not in NO_DATA:
+    if (text := bytes(given.data)) not in {b"", b"null"}:
         data = await _values(text, given.datatype, shape, where, turns)
     return OipInput(given.name, shape, given.datatype, given.parameters, data)
 
@@ -304,10 +302,10 @@ def _inputs(given: Sequence[OipInput], behind: memoryview) -> list[GivenTensor]:
 
 
 def _parameter(parameters: Parameters, name: str) -> Any:  # noqa: ANN401 any JSON
-    raw = (parameters or {}).get(name)
-    if raw is None:
-        return None
-    text = bytes(raw)
+    given = (parameters or {}).get(name)
+    if not isinstance(given, msgspec.Raw):
+        return given
+    text = bytes(given)
     try:
         return msgspec.json.decode(text[:MOST_PARAMETER_BYTES])
     except UNREADABLE:

@@ -81,16 +81,14 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     given = cast(text, JSON) if name == "postgresql" else text
     each = getattr(func, _JSON[name][2])(given).table_valued("key", "value", joins_implicitly=True)
     expected = func.sum(cast(each.c.value, Double))
-    sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each).where(_is_known)
+    sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each)
+    # Readings unlike the training data say nothing about when a unit fails.
+    sums = sums.where(UNITS.c.health_state.in_(HEALTH_STATES))
     fails: dict[str, dict[str, float]] = {}
     for model, horizon, units in connection.execute(sums.where(*where).group_by(UNITS.c.model, each.c.key)):
         fails.setdefault(model, {})[horizon] = round(float(units), 2)
     in_order = {model: dict(sorted(of.items(), key=lambda one: int(one[0]))) for model, of in fails.items()}
     return Summary(sum(states.values()), states, in_order)
-
-
-# Readings unlike the training data say nothing about when a unit fails.
-_is_known: Final = UNITS.c.health_state.in_(HEALTH_STATES)
 
 
 def _conditions(chosen: FleetFilter) -> list[ColumnElement[bool]]:

@@ -1,4 +1,4 @@
-"""What outages cost held-out units: RMSE, coverage and width with cycles missing, as a table.
+"""Outages cost held-out units accuracy: RMSE, coverage and width with cycles missing, as a table.
 
     python -m tests.benchmarks.outages --data train_FD001.txt [--folds 2] [--steps 1000]
 
