@@ -87,6 +87,8 @@ class StreamServicer:
                 # A task of its own: whatever wakes one goes through every call that is waited for in it,
                 # and there are many between here and the server.
                 await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
+        if inbox.expired:
+            raise TimeoutError
         if exchange.error is not None or exchange.gone:
             await end_failed(exchange, context)
         context.set_trailing_metadata([("x-request-id", exchange.request_id)])

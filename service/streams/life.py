@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 from service.core.lifecycle import Lifecycle
-from service.errors import DeadlineExceeded, Disconnected, NotReady, Overloaded, StreamIdle, Unauthenticated
+from service.errors import Disconnected, NotReady, Overloaded, StreamIdle, Unauthenticated
 
 LEAVING_SECONDS: Final = 0.02  # grpc.aio ends the messages of a caller who leaves, then cancels the call
 
@@ -27,6 +27,7 @@ class Inbox:
 
     Attributes:
         gone: True where the caller has left.
+        expired: True where the deadline passed that the caller gave its stream.
     """
 
     def __init__(
@@ -40,12 +41,11 @@ class Inbox:
         self._over: Exception | None = None  # at once, whatever is still heard
         self._closed = False
         self._waits_since: float | None = None
-        self.gone = False
+        self.gone = self.expired = False
         self._timer = self._loop.call_later(idle_seconds, self._look_whether_idle)
         self._deadline: asyncio.TimerHandle | None = None
         if remaining_seconds is not None:
-            passed = DeadlineExceeded("the deadline of the stream passed")
-            self._deadline = self._loop.call_later(remaining_seconds, self.end, passed)
+            self._deadline = self._loop.call_later(remaining_seconds, self._expire)
         self._reading: Final = asyncio.ensure_future(self._read(messages))
 
     async def take(self) -> bytes | None:
@@ -98,6 +98,11 @@ class Inbox:
                 self._answering.cancel()
         except Exception as error:  # noqa: BLE001 who answers must hear of it, whatever it is
             self._heard.put_nowait(error)
+
+    def _expire(self) -> None:
+        """Count the caller as one who left: when it leaves is its own choice, and no fault of the service."""
+        self.expired = True
+        self.end(Disconnected())
 
     def _look_whether_idle(self) -> None:
         """One timer a stream, not one a message."""

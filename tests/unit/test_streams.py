@@ -316,6 +316,17 @@ async def test_a_caller_who_leaves_takes_its_stream_and_its_window_with_it(in_fl
     assert caller.code is None
 
 
+async def test_a_stream_that_ends_by_its_callers_deadline_is_no_fault_of_the_service():
+    async with in_process() as service, calling(service, metadata=[("grpc-timeout", "100m")]) as caller:
+        await opened(caller)
+        assert await caller.rest() == []
+
+        labels = {"protocol": "grpc", "route": Route.GRPC_STREAM.value}
+        assert service.value("rul_requests_total", **labels, code="CANCELLED") == 1
+        assert service.value("rul_open_streams") == 0
+    assert caller.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 async def test_a_stream_that_ended_leaves_no_reader_behind():
     async with in_process() as service:
         before = asyncio.all_tasks()
