@@ -6,7 +6,9 @@ few levels and no trend. The draft names what could not be guessed. This module 
 
 from __future__ import annotations
 
+import contextlib
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
 from model.readers import is_cycle, number_within
 from model.tables import read_columns, seconds_of
+from model.text_table import MISSING
 
 UNIT_WORDS: Final = frozenset(
     {"unit", "engine", "machine", "asset", "equipment", "pump", "cell", "battery", "serial", "device",
@@ -31,9 +34,11 @@ CYCLE_WORDS: Final = frozenset(
 )  # fmt: skip
 SETTING_WORDS: Final = frozenset(
     {"setting", "speed", "load", "ambient", "altitude", "mach", "throttle", "command", "setpoint", "mode",
-     "condition", "rpm", "demand"}
+     "condition", "rpm", "demand", "force"}
 )  # fmt: skip
 ANSWER_WORDS: Final = frozenset({"rul", "ttf", "remaining", "label", "target", "failure", "failed"})
+REPEATED: Final = 0.05
+"""Share of the rows of a unit that may have the number of the row before: files have rows twice."""
 LEVELS: Final = 20
 """Maximum distinct values of a column that is taken for a setting whatever its name."""
 TREND: Final = 0.15
@@ -51,6 +56,7 @@ class Draft:
     columns: dict[str, Column]  # By source, settings first
     left_out: tuple[tuple[str, str], ...]  # Source and reason
     failure: FailureRule | None  # A bound near which most units end; None: no such column
+    failed: int | None  # Number of units that `failure` says have failed; None: it is a guess
     suggested: Suggested
     critical_below: float
     degrading_below: float
@@ -69,22 +75,26 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
     rows = _rows_of(unit)
     numbered = {k: _numbered(v, unit) for k, v in columns.items() if k != unit_column}
     cycle_column = guess_cycle(numbered, rows)
-    if cycle_column is not None:
-        cycle = np.asarray(numbered[cycle_column], dtype=np.float64)
-        rows = [own[np.argsort(cycle[own], kind="stable")] for own in rows]
-        spans = [float(cycle[own[-1]] - cycle[own[0]] + 1) for own in rows]
-    else:
-        spans = [float(len(own)) for own in rows]
+    cycle = np.asarray(
+        number_within(unit, np.arange(len(unit))) if cycle_column is None else numbered[cycle_column],
+        dtype=np.float64,
+    )
+    rows = [own[np.argsort(cycle[own], kind="stable")] for own in rows]
+    others = {k: v for k, v in columns.items() if k not in {unit_column, cycle_column}}
+    marked = next(filter(None, (failure_mark(k, v, rows) for k, v in others.items())), None)
+    failed = _failed(marked, columns, rows)
+    spans = [float(cycle[own[-1]] - cycle[own[0]] + 1) for own in failed]
     suggested = suggest(tuple(float(value) for value in np.quantile(spans, QUANTILES)))
     assert suggested is not None  # noqa: S101 there is a unit
-    others = {k: v for k, v in columns.items() if k not in {unit_column, cycle_column}}
-    kept, left_out = _chosen(others, rows)
+    kept, left_out = _chosen({k: v for k, v in others.items() if not marked or k != marked.column}, rows)
     if not kept:
         raise InvalidData(
             f"{files[0]}: no column of numbers that change, got {', '.join(list(columns)[:40])}"
         )
     numbers = {source: np.asarray(columns[source], dtype=np.float64) for source in kept}
     end = common_end({source: [values[own] for own in rows] for source, values in numbers.items()})
+    if marked:
+        left_out.append((marked.column, "the answer: it says which units failed"))
     return Draft(
         form=form,
         unit_column=unit_column,
@@ -92,11 +102,12 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
         units=len(rows),
         columns=dict(sorted(kept.items(), key=lambda item: item[1].role, reverse=True)),
         left_out=(*left_out, *((name, "not in every file") for name in partial)),
-        failure=None if end is None else end.rule,
+        failure=marked or (None if end is None else end.rule),
+        failed=len(failed) if marked else None,
         suggested=suggested,
         critical_below=nice(suggested.cap / 4),
         degrading_below=min(nice(0.8 * suggested.cap), suggested.cap),
-        unsure=_unsure(unit_column, cycle_column, files=len(files), columns=kept.values()),
+        unsure=_unsure(unit_column, cycle_column, marked, files=len(files), columns=kept.values()),
     )
 
 
@@ -126,14 +137,29 @@ def guess_cycle(columns: Mapping[str, FloatArray | list[str]], rows: Sequence[In
     for name, values in columns.items():
         if isinstance(values, list) or not is_cycle(values).all():
             continue
-        steps = [np.diff(np.sort(values[own])) for own in rows]
-        if not all((step > 0).all() for step in steps) or not any(len(step) for step in steps):
+        steps = np.concatenate([np.diff(np.sort(values[own])) for own in rows])
+        if not len(steps) or (steps == 0).mean() > REPEATED:
             continue
-        by_ones = all((step == 1).all() for step in steps)
+        by_ones = bool((steps <= 1).all())
         score = 2 * bool(_words(name) & CYCLE_WORDS) + by_ones
         if score > best and not _words(name) & ANSWER_WORDS and not _falls(values, rows):
             best, found = score, name
     return found
+
+
+def failure_mark(name: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> FailureRule | None:
+    """Return the rule of a column that has one value, or none, but in the last rows of some units."""
+    if isinstance(values, list):
+        return None
+    known = np.unique(values[~np.isnan(values)])
+    if not 1 <= len(known) <= 2 or not np.isfinite(known).all():
+        return None
+    ends = [own[-1] for own in rows if len(own) > 1]
+    for bound, mark in (("at_least", float(known[-1])), ("at_most", float(known[0]))):
+        marked = values == mark
+        if 2 <= marked.sum() == marked[ends].sum():
+            return FailureRule(name, **{bound: mark})
+    return None
 
 
 def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
@@ -141,10 +167,13 @@ def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
 
     >>> column_name("Vib. (mm/s)", ["speed"])
     ('vib', 'mm/s')
+    >>> column_name("Öltemp", [])
+    ('oltemp', '')
     """
     bracketed = re.fullmatch(r"(.*\S)\s*[(\[]([^()\[\]]+)[)\]]\s*", source)
     plain, unit = (bracketed[1], bracketed[2]) if bracketed else (source, "")
-    name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_") or "column"
+    ascii_only = unicodedata.normalize("NFKD", plain.lower()).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^a-z0-9]+", "_", ascii_only).strip("_") or "column"
     numbered = name
     while numbered in taken:
         numbered = f"{name}_{int(numbered.removeprefix(name).strip('_') or 1) + 1}"
@@ -159,7 +188,7 @@ def _chosen(
     for source, values in columns.items():
         reason = _reason_against(source, values, rows)
         if isinstance(values, list) or reason:
-            left_out.append((source, reason or "text"))
+            left_out.append((source, reason))
             continue
         name, unit = column_name(source, [column.name for column in kept.values()])
         kept[source] = Column(name, _role(source, values, rows), unit)
@@ -168,7 +197,7 @@ def _chosen(
 
 def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> str:
     if isinstance(values, list):
-        return "text"
+        return _words_among_numbers(values)
     known = values[np.isfinite(values)]
     if not len(known):
         return "no reading"
@@ -177,10 +206,36 @@ def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[
     if _words(source) & ANSWER_WORDS or _falls(values, rows):
         return "the answer: it counts down to the failure"
     there = [values[own][np.isfinite(values[own])] for own in rows]
-    if _words(source) & CYCLE_WORDS and all((np.diff(each) > 0).all() for each in there):
+    steps = np.concatenate([np.diff(each) for each in there])
+    if _words(source) & CYCLE_WORDS and (steps >= 0).all() and (steps == 0).sum() <= REPEATED * len(steps):
         gaps = len(values) - len(known)
         return f"time, but {gaps} of its numbers are missing" if gaps else "time: the cycle number tells it"
     return ""
+
+
+def _failed(
+    rule: FailureRule | None, columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray]
+) -> Sequence[IntArray]:
+    """Return the rows of units that a rule says have failed; of all without one."""
+    if rule is None:
+        return rows
+    values = np.asarray(columns[rule.column], dtype=np.float64)
+    return [own for own in rows if rule.failed(float(values[own[-1]]))]
+
+
+def _words_among_numbers(cells: Sequence[str]) -> str:
+    words = [cell for cell in cells if cell not in MISSING and not _is_number(cell)]
+    if len(words) > len(cells) / 2:
+        return "text"
+    verb = "is no number" if len(words) == 1 else "are no numbers"
+    return f"text: {len(words)} of {len(cells)} cells {verb}, such as {printable(words[0])[:32]!r}"
+
+
+def _is_number(cell: str) -> bool:
+    with contextlib.suppress(ValueError):
+        float(cell.replace(",", "."))
+        return True
+    return False
 
 
 def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
@@ -197,9 +252,17 @@ def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
 
 
 def _unsure(
-    unit_column: str, cycle_column: str | None, *, files: int, columns: Iterable[Column]
+    unit_column: str,
+    cycle_column: str | None,
+    marked: FailureRule | None,
+    *,
+    files: int,
+    columns: Iterable[Column],
 ) -> tuple[str, ...]:
-    said = ["when a unit has failed: run_to_failure = true is written, change [failure] if units still run"]
+    said: list[str] = []
+    if marked is None:
+        text = "when a unit has failed: run_to_failure = true is written, change [failure] if units still run"
+        said.append(text)
     if unit_column == ONE_FILE_A_UNIT and files == 1:
         said.append("the unit: no column names one, so the whole file is one unit; a training needs many")
     if cycle_column is None:

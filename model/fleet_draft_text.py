@@ -51,7 +51,9 @@ def guesses(draft: Draft) -> list[str]:
         *(f"left out: {source} ({reason})" for source, reason in draft.left_out),
         *(f"not guessed: {text}" for text in draft.unsure),
     ]
-    if draft.failure is not None:
+    if draft.failed is not None:
+        lines.append(f"failure: {draft.failed} of {draft.units} units, {_whose_last(draft)}")
+    elif draft.failure is not None:
         lines.append(f"most units end near one value of {draft.failure.column!r}: see [failure] in the file")
     return lines
 
@@ -63,8 +65,20 @@ def _comment(name: str) -> list[str]:
     )
 
 
+def _whose_last(draft: Draft) -> str:
+    rule = draft.failure
+    assert rule is not None  # noqa: S101 units are counted by it
+    bound = rule.at_least if rule.at_least is not None else rule.at_most
+    return f"those whose last {rule.column!r} is {bound:g}"
+
+
 def _failure(draft: Draft) -> Iterator[str]:
     yield ""
+    if draft.failed is not None:
+        yield f"# When has a unit failed? Found: {draft.failed} of {draft.units}, {_whose_last(draft)}."
+        yield "[failure]"
+        yield from failure_lines(draft.failure)
+        return
     yield "# When has a unit failed? NOT GUESSED. As written: every unit ran to failure at its last cycle."
     yield "# Where some still run, name the column whose last value decides, with at_most or at_least."
     yield "[failure]"

@@ -30,7 +30,9 @@ from model.fleet import Format
 from model.text_table import TextTable, seconds_of
 
 _DECIMAL: Final = re.compile(r"\d{1,15}\.\d*(?:[eE][-+]?\d\d?)?")
-_NUMERIC: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+_NUMERIC: Final = (
+    pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null, pa.types.is_boolean
+)  # fmt: skip
 
 
 class MissingColumns(InvalidData):
@@ -172,7 +174,7 @@ def names_of(column: pa.ChunkedArray) -> tuple[tuple[str, ...], IntArray]:
 
 
 def is_numeric(column: pa.ChunkedArray) -> bool:
-    """Return whether a column holds numbers."""
+    """Return whether a column holds numbers; true and false are 1 and 0."""
     return any(is_kind(column.type) for is_kind in _NUMERIC)
 
 

@@ -9,11 +9,13 @@ cells as missing values, or names the line and column of the error.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import io
 import logging
 import re
+import shlex
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -37,7 +39,11 @@ CMAPSS_COLUMNS: Final = (
     *(f"setting_{i}" for i in range(1, 4)),
     *(f"sensor_{i}" for i in range(1, 22)),
 )
-MISSING: Final = ("", "NaN", "nan", "NAN", "NA", "N/A", "n/a", "null", "NULL", "None", "none", "-nan", "#N/A")
+MISSING: Final = (
+    "", "NaN", "nan", "NAN", "-nan", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None", "none", "-",
+    "#N/A", "#NV", "#DIV/0!", "#VALUE!", "#WERT!", "#NUM!", "#ZAHL!", "#REF!", "#BEZUG!",
+)  # fmt: skip
+TRUTHS: Final = {"true": 1.0, "false": 0.0}
 DECIMAL_COMMA: Final = re.compile(rb'(?:^|[;\t|\n]) *"?[-+]?\d+,\d+"? *(?=[;\t|\n]|$)')
 HINTS: Final = {
     ".": ": this file has decimal commas, so write no point",
@@ -175,6 +181,8 @@ class TextTable:
         return next((seconds_of(cells[place]) is not None for _, cells in few.rows()), False)
 
     def _number(self, cell: str, name: str, line: int) -> float:
+        if (truth := TRUTHS.get(cell.lower())) is not None:
+            return truth
         # Only Python reads 1_000. Beside decimal commas 1.000 may be 1000, and between commas "1,000" too.
         other = "." if self.decimal == "," else ","
         if "_" not in cell and other not in cell:
@@ -202,6 +210,8 @@ def seconds_of(text: str) -> float | None:
 
 
 def _plain_lines(data: bytes) -> bytes:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = data.decode("utf-16", errors="replace").encode()
     return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
@@ -224,7 +234,11 @@ def _decoded(path: Path, data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidData(f"{path}: expected UTF-8 text, got another encoding: {error}") from error
+        convert = f"iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(path.name)} > utf8.csv"
+        raise InvalidData(
+            f"{path}: expected UTF-8 text, got the byte 0x{data[error.start]:02x}. Save it as UTF-8, or "
+            f"convert what Excel saves as CSV: {convert}"
+        ) from error
 
 
 def csv_of_sheet(path: Path, data: bytes) -> bytes:

@@ -182,6 +182,33 @@ def test_a_decimal_comma_between_commas_is_refused_with_the_way_out(tmp_path):
         read_trajectories(path, PUMPS)
 
 
+@pytest.mark.parametrize("cell", ["#NV", "#DIV/0!", "#VALUE!", "-", "<NA>"])
+def test_an_error_of_a_spreadsheet_and_a_dash_are_missing_readings(tmp_path, cell):
+    path = csv_file(tmp_path / "p.csv", rows=[("a", 1, 40, cell, 9), ("a", 2, 41, 2.5, 9)])
+
+    (unit,) = read_trajectories(path, PUMPS)
+
+    assert np.isnan(unit.readings[:, 1]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_with_its_mark_is_read(tmp_path, encoding):
+    text = csv_file(tmp_path / "p.csv", delimiter="\t").read_text()
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    (tmp_path / "p.csv").write_bytes((mark + text).encode(encoding))
+
+    assert_rows(read_trajectories(tmp_path / "p.csv", PUMPS))
+
+
+@pytest.mark.parametrize("cells", [("true", "false"), ("TRUE", "FALSE"), ("True", "False")])
+def test_true_and_false_are_one_and_zero(tmp_path, cells):
+    path = csv_file(tmp_path / "p.csv", rows=[("a", n, 40, cell, 9) for n, cell in enumerate(cells)])
+    pq.write_table(columns(rows=[("a", 0, 40, True, 9), ("a", 1, 40, False, 9)]), tmp_path / "p.parquet")
+
+    for file, fleet in ((path, PUMPS), (tmp_path / "p.parquet", replace(PUMPS, format="parquet"))):
+        assert read_trajectories(file, fleet)[0].readings[:, 1].tolist() == [1.0, 0.0]
+
+
 @pytest.mark.parametrize("cells", [(1, 2), (1.0, 2.0), ("1.000e+00", "2.000e+00"), ("1", "2")])
 def test_whole_numbers_are_names_of_units_however_they_are_written(tmp_path, cells):
     path = csv_file(tmp_path / "pumps.csv", rows=[(cell, 1, 40, 2, 9) for cell in cells])

@@ -154,8 +154,47 @@ def test_a_column_of_time_that_numbers_no_cycles_is_left_out(tmp_path, times, cy
     assert draft.left_out == (left_out,)
 
 
-@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True), st.text(min_size=1))
-def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit):
+def test_a_row_that_is_twice_does_not_hide_the_cycle(tmp_path):
+    table = [(1 + n // 30, 1 + n % 30, n / 7, n * 0.37 % 5) for n in range(90)]
+
+    draft = draft_fleet(
+        [write_csv(tmp_path / "x.csv", [*table, table[40]], header=("unit", "cycle", "hour", "flow"))]
+    )
+
+    assert draft.cycle_column == "cycle"
+    assert list(draft.columns) == ["flow"]
+
+
+def test_a_column_with_one_word_among_numbers_is_left_out_with_that_word(tmp_path):
+    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5, "off" if n == 7 else n % 9) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow", "heat"))])
+
+    assert draft.left_out == (("heat", "text: 1 of 90 cells is no number, such as 'off'"),)
+
+
+@pytest.mark.parametrize("values", [(0, 1), ("false", "true"), ("", 1)])
+def test_a_column_that_changes_in_last_rows_alone_says_which_units_failed(tmp_path, values):
+    table = [
+        (unit, day, day * 0.37 % 5, values[day == 30 and unit != 4]) for unit in range(5) for day in range(31)
+    ]
+    data = write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow", "broken"))
+    out = tmp_path / "x.toml"
+
+    said = rul("fleet", "init", data, "--out", out).stdout
+
+    assert load_fleet(out).failure == FailureRule("broken", at_least=1.0)
+    assert list(load_fleet(out).sources) == ["flow"]
+    assert "failure: 4 of 5 units, those whose last 'broken' is 1" in said
+    assert "when a unit has failed" not in said
+
+
+@given(
+    st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True),
+    st.text(min_size=1),
+    st.sampled_from([None, 2]),
+)
+def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit, failed):
     columns: dict[str, Column] = {}
     for source in sources:
         name, of = column_name(source, [column.name for column in columns.values()])
@@ -170,6 +209,7 @@ def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit):
         columns,
         left_out,
         FailureRule(unit, at_most=0.5),
+        failed,
         suggested,
         25.0,
         80.0,

@@ -317,9 +317,11 @@ def test_a_wrong_cmapss_file_is_refused_with_its_line(tmp_path, lines, message):
 
 def test_a_file_in_another_encoding_is_refused(tmp_path):
     path = tmp_path / "pumps.csv"
-    path.write_bytes(HEADER.encode("utf-16"))
+    path.write_bytes(f"{HEADER},oil (°C)".encode("cp1252"))
 
-    with pytest.raises(InvalidData, match="expected UTF-8 text"):
+    with pytest.raises(
+        InvalidData, match=r"expected UTF-8 text, got the byte 0xb0\. .*: iconv -f WINDOWS-1252"
+    ):
         read_trajectories(path, PUMPS)
 
 
