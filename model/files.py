@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
+from model.cells import delimiter_of
 from model.domain import InvalidData
 from model.fleet import Format
 
@@ -29,7 +30,6 @@ SUFFIXES: Final[dict[str, Format]] = {
     ".xlsx": "xlsx",
 }
 MAGIC: Final[dict[bytes, Format]] = {b"PAR1": "parquet", b"ARROW1": "feather", b"PK\3\4": "xlsx"}
-DELIMITERS: Final = ",;\t|"
 PACKED: Final = ".gz"
 HEAD_BYTES: Final = 65536
 
@@ -118,6 +118,6 @@ def _text_format(head: bytes) -> Format | None:
     try:
         return "cmapss" if len([float(cell) for cell in first.split()]) != 1 else None
     except ValueError:
-        delimiter = max(DELIMITERS, key=first.count)
+        delimiter = delimiter_of(first)
         cells = {line.count(delimiter) for line in (first, *others[:1])}  # of prose they differ
         return "csv" if len(cells) == 1 and max(cells) > 0 else None

@@ -16,13 +16,13 @@ from typing import Final
 
 import numpy as np
 
+from model.cells import number_of
 from model.domain import Column, FloatArray, IntArray, InvalidData, Role, printable
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
 from model.readers import is_cycle, number_within
 from model.tables import read_columns, seconds_of
-from model.text_table import MISSING
 
 UNIT_WORDS: Final = frozenset(
     {"unit", "engine", "machine", "asset", "equipment", "pump", "cell", "battery", "serial", "device",
@@ -224,7 +224,7 @@ def _failed(
 
 
 def _words_among_numbers(cells: Sequence[str]) -> str:
-    words = [cell for cell in cells if cell not in MISSING and not _is_number(cell)]
+    words = [cell for cell in cells if not _is_number(cell)]
     if len(words) > len(cells) / 2:
         return "text"
     verb = "is no number" if len(words) == 1 else "are no numbers"
@@ -233,7 +233,7 @@ def _words_among_numbers(cells: Sequence[str]) -> str:
 
 def _is_number(cell: str) -> bool:
     with contextlib.suppress(ValueError):
-        float(cell.replace(",", "."))
+        number_of(cell.replace(",", "."))
         return True
     return False
 

@@ -10,7 +10,6 @@ cells as missing values, or names the line and column of the error.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import csv
 import io
 import logging
@@ -27,8 +26,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from model.cells import MISSING, delimiter_of, number_of
 from model.domain import InvalidData
-from model.files import DELIMITERS, HEAD_BYTES, content
+from model.files import HEAD_BYTES, content
 from model.fleet import Format
 
 logger = logging.getLogger(__name__)
@@ -39,17 +39,7 @@ CMAPSS_COLUMNS: Final = (
     *(f"setting_{i}" for i in range(1, 4)),
     *(f"sensor_{i}" for i in range(1, 22)),
 )
-MISSING: Final = (
-    "", "NaN", "nan", "NAN", "-nan", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None", "none", "-",
-    "#N/A", "#NV", "#DIV/0!", "#VALUE!", "#WERT!", "#NUM!", "#ZAHL!", "#REF!", "#BEZUG!",
-)  # fmt: skip
-TRUTHS: Final = {"true": 1.0, "false": 0.0}
 DECIMAL_COMMA: Final = re.compile(rb'(?:^|[;\t|\n]) *"?[-+]?\d+,\d+"? *(?=[;\t|\n]|$)')
-HINTS: Final = {
-    ".": ": this file has decimal commas, so write no point",
-    ",": ": write a decimal point; decimal commas are read where ; separates columns",
-}
-"""Ends of the error, by the decimal sign that the file does not use."""
 MOST_CELLS: Final = 10**9
 """Of the rectangle from A1 to the last cell; the library allocates all of it."""
 MOST_BYTES: Final = 2**31
@@ -100,7 +90,7 @@ class TextTable:
         start = len(body) - len(body.lstrip(b"\n "))
         first, _, rest = body[start:].partition(b"\n")
         head = _decoded(path, first)
-        delimiter = max(DELIMITERS, key=head.count)
+        delimiter = delimiter_of(head)
         try:
             header = tuple(name.strip() for name in next(csv.reader([head], delimiter=delimiter), []))
         except csv.Error as error:
@@ -171,7 +161,7 @@ class TextTable:
                 if is_text:
                     columns[name].append(cell)
                 else:
-                    columns[name].append(None if cell in MISSING else self._number(cell, name, line))
+                    columns[name].append(self._number(cell, name, line))
         return pa.table({name: pa.array(columns[name], kind) for name, kind in types.items()})
 
     def _is_dated(self, column: str) -> bool:
@@ -180,16 +170,11 @@ class TextTable:
         few = replace(self, body=head[: head.rfind(b"\n") + 1] or self.body)
         return next((seconds_of(cells[place]) is not None for _, cells in few.rows()), False)
 
-    def _number(self, cell: str, name: str, line: int) -> float:
-        if (truth := TRUTHS.get(cell.lower())) is not None:
-            return truth
-        # Only Python reads 1_000. Beside decimal commas 1.000 may be 1000, and between commas "1,000" too.
-        other = "." if self.decimal == "," else ","
-        if "_" not in cell and other not in cell:
-            with contextlib.suppress(ValueError):
-                return float(cell.replace(self.decimal, "."))
-        hint = HINTS[other] if other in cell else ""
-        raise InvalidData(f"{self.path}: line {line}, column {name!r}: expected a number, got {cell!r}{hint}")
+    def _number(self, cell: str, name: str, line: int) -> float | None:
+        try:
+            return number_of(cell, decimal=self.decimal)
+        except ValueError as error:
+            raise InvalidData(f"{self.path}: line {line}, column {name!r}: {error}") from None
 
 
 def seconds_of(text: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from io import StringIO
 from time import perf_counter
 from typing import Final
@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 import orjson
 
+from model.cells import MOST_SHOWN, delimiter_of, number_of
 from model.decision import Costs, InvalidCosts
 from service.core.queries import Explain
 from service.core.rules import WindowRules
@@ -24,6 +25,8 @@ from service.store.rows import Given
 from service.units import given_columns, given_rows
 
 CSV: Final = b"text/csv"
+CYCLE: Final = "cycle"
+"""Column of CSV that numbers the readings."""
 MOST_BYTES: Final = 4 * LARGE_BYTES
 """Some thousand readings; decoding more would hold up other requests."""
 MEDIA_TYPES: Final = (JSON, CSV)
@@ -167,53 +170,47 @@ def costs_of_address(query: Mapping[str, str]) -> Costs | None:
 
 
 def read_csv(text: str) -> tuple[list[int] | None, dict[str, Values]]:
-    """Read readings in a table with a header; `cycle` is optional, an empty field is missing.
+    """Read readings in a table with a header, as `model.cells` does; `cycle` is optional.
+
+    Decimal commas are read where no comma separates.
 
     Raises:
         MalformedBody: a field is no number, or a row has another number of fields.
     """
-    rows = csv.reader(StringIO(text), strict=True)
+    head, _, rest = text.partition("\n")
+    delimiter = delimiter_of(head)
+    decimal = "," if delimiter != "," and "," in rest else "."
+    rows = csv.reader(StringIO(text), strict=True, delimiter=delimiter)
     try:
         header = [name.strip() for name in next(rows, [])]
         if len(set(header)) < len(header) or not header:
             raise _malformed(1, "expected a header with each column once")
-        table: list[list[float | int | None]] = [[] for _ in header]
-        readers = [_cycle if name == "cycle" else _number for name in header]
+        columns: dict[str, list[float | None]] = {name: [] for name in header}
         for row in rows:
             if row:
-                _add_row(table, readers, row, rows.line_num)
+                _add_row(columns, row, decimal, rows.line_num)
     except csv.Error as error:
         raise _malformed(rows.line_num, str(error)) from error
-    columns = dict(zip(header, table, strict=True))
-    cycles = columns.pop("cycle", None)
-    return cycles, columns  # pyright: ignore[reportReturnType] `_cycle` makes whole numbers
+    cycles = columns.pop(CYCLE, None)
+    return cycles, columns  # pyright: ignore[reportReturnType] `_add_row` makes whole numbers
 
 
-def _add_row(
-    table: list[list[float | int | None]],
-    readers: list[Callable[[str], float | int | None]],
-    row: list[str],
-    line: int,
-) -> None:
-    if len(row) != len(table):
-        raise _malformed(line, f"expected {len(table)} fields, as the header has, got {len(row)}")
-    for values, read, field in zip(table, readers, row, strict=True):
+def _add_row(columns: Mapping[str, list[float | None]], row: list[str], decimal: str, line: int) -> None:
+    if len(row) != len(columns):
+        raise _malformed(line, f"expected {len(columns)} fields, as the header has, got {len(row)}")
+    for (name, values), field in zip(columns.items(), row, strict=True):
         try:
-            values.append(read(field.strip()))
-        except (ValueError, OverflowError):
-            raise _malformed(line, f"expected a number, got {short(field)}") from None
+            number = number_of(field.strip(), decimal=decimal)
+            values.append(_whole(number, field) if name == CYCLE else number)
+        except ValueError as error:
+            raise _malformed(line, str(error), f", column {name[:MOST_SHOWN]!r}") from None
 
 
-def _number(field: str) -> float | None:
-    return read_number(field) if field else None
-
-
-def _cycle(field: str) -> int:
-    number = read_number(field)
-    if number != int(number):
-        raise ValueError
+def _whole(number: float | None, field: str) -> int:
+    if number is None or not number.is_integer():
+        raise ValueError(f"expected a whole number, got {field.strip()[:MOST_SHOWN]!r}")
     return int(number)
 
 
-def _malformed(line: int, detail: str) -> MalformedBody:
-    return MalformedBody(f"line {line}: {detail}", [Problem(f"/lines/{line}", "shape", detail)])
+def _malformed(line: int, detail: str, column: str = "") -> MalformedBody:
+    return MalformedBody(f"line {line}{column}: {detail}", [Problem(f"/lines/{line}", "shape", detail)])

@@ -108,6 +108,10 @@ BODIES = {
         "\ufeffsetting_1,sensor_1,sensor_2\r\n2,0.25,39.5\r\n1,.5,39\r\n2,.75,38.5",
         CSV,
     ),
+    "csv with decimal commas": (
+        "cycle;setting_1;sensor_1;sensor_2\n1;2;0,25;39,5\n2;1;,5;39\n3;2;0,75;38,5\n",
+        CSV,
+    ),
 }
 
 
@@ -266,10 +270,33 @@ async def test_a_bad_body_is_refused_where_it_is_wrong_and_nothing_is_stored(ser
     ],
 )
 def test_bad_csv_names_the_line(text, line):
-    with pytest.raises(MalformedBody, match=f"line {line}: ") as caught:
+    with pytest.raises(MalformedBody, match=rf"line {line}\b") as caught:
         read_csv(text)
 
     assert caught.value.problems[0].pointer == f"/lines/{line}"
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("cycle,heat\n1,hot", "line 2, column 'heat': expected a number, got 'hot'"),
+        ("cycle,heat\n1.5,2", "line 2, column 'cycle': expected a whole number, got '1.5'"),
+        (
+            'cycle,heat\n1,"2,5"',
+            "got '2,5': write a decimal point; decimal commas are read where ; separates",
+        ),
+        ("cycle;heat\n1;2,5\n2;1.234", "got '1.234': this file has decimal commas, so write no point"),
+    ],
+)
+def test_a_bad_field_of_csv_is_named_with_its_column(text, detail):
+    with pytest.raises(MalformedBody) as caught:
+        read_csv(text)
+
+    assert detail in str(caught.value)
+
+
+def test_a_missing_reading_of_csv_may_be_written_as_files_have_it():
+    assert read_csv("cycle,heat\n1,\n2,NaN\n3,#NV\n4,5") == ([1, 2, 3, 4], {"heat": [None, None, None, 5.0]})
 
 
 async def test_csv_takes_its_options_from_the_address(service):
