@@ -5,6 +5,7 @@ Truth and answers are both capped, as they are reported. This module must not kn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final
@@ -24,6 +25,7 @@ TITLES: Final = {
     "bias": "bias, cycles",
     "score": "NASA score per window",
     "coverage": "coverage of the interval",
+    "coverage_below_cap": "coverage of the interval below the cap",
     "width": "width of the interval, cycles",
 }
 """Titles of the figures of `figures`, in the order of every table."""
@@ -33,6 +35,11 @@ BOOSTING_TITLES: Final = {
     "boosting_difference": "RMSE less that of gradient boosting, cycles",
 }
 """Titles of the metrics that a run keeps of `boosting_figures`."""
+
+
+def share_of(marked: BoolArray) -> float:
+    """Compute the share of marked rows, [N]; NaN without a row."""
+    return float(marked.mean()) if len(marked) else math.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,8 +93,9 @@ def nasa_score(error: FloatArray) -> float:
 def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
     """Compute the figures of `TITLES`; the truth is capped.
 
-    `score` is NASA's, the mean per window, and absent above `SCORE_CAP`. `rmse_below_cap` is of the
-    windows with a true RUL below the cap, and absent without one. Whole units are resampled, because
+    `score` is NASA's, the mean per window, and absent above `SCORE_CAP`. `rmse_below_cap` and
+    `coverage_below_cap` are of the windows with a true RUL below the cap, and absent without one: there an
+    answer can be too late. Whole units are resampled, because
     the errors of one unit are correlated.
     """
     if len(answered.truth) == 0:
@@ -104,10 +112,11 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
         "bias": lambda rows: float(error[rows].mean()),
         "score": lambda rows: nasa_score(error[rows]) / len(rows),
         "coverage": lambda rows: float(covered[rows].mean()),
+        "coverage_below_cap": lambda rows: share_of(covered[rows[below[rows]]]),
         "width": lambda rows: float(width[rows].mean()),
     }
     if not below.any():
-        del of_windows["rmse_below_cap"]
+        del of_windows["rmse_below_cap"], of_windows["coverage_below_cap"]
     if cap > SCORE_CAP:
         del of_windows["score"]
     return bootstrapped(of_windows, answered.unit)

@@ -45,9 +45,20 @@ def test_nasa_score_is_as_published(difference, score):
         ([300.0, 50.0], [125.0, 50.0], {"rmse": 0.0}),
         ([10.0, 20.0], [13.0, 21.0], {"bias": 2.0, "mae": 2.0, "rmse": 5.0**0.5}),
         ([10.0, 40.0, 60.0, 80.0], [10.0, 40.0, 60.0, 120.0], {"coverage": 0.75, "width": 20.0}),
+        (
+            [300.0, 125.0, 50.0, 60.0],
+            [125.0, 125.0, 50.0, 80.0],
+            {"coverage": 0.75, "coverage_below_cap": 0.5},
+        ),
         ([300.0, 125.0, 50.0, 60.0], [125.0, 125.0, 53.0, 56.0], {"rmse_below_cap": 12.5**0.5, "rmse": 2.5}),
     ],
-    ids=["truth is capped", "bias is predicted minus true", "coverage and width", "without `at least`"],
+    ids=[
+        "truth is capped",
+        "bias is predicted minus true",
+        "coverage and width",
+        "coverage without `at least`",
+        "without `at least`",
+    ],
 )
 def test_figures_compare_answers_with_capped_truth(truth, rul, expected):
     found = figures(answered(truth, rul), cap=125.0)
@@ -55,8 +66,8 @@ def test_figures_compare_answers_with_capped_truth(truth, rul, expected):
     assert {name: found[name].value for name in expected} == pytest.approx(expected)
 
 
-def test_without_a_truth_below_the_cap_there_is_no_error_below_it():
-    assert "rmse_below_cap" not in figures(answered([300.0], [125.0]), cap=125.0)
+def test_without_a_truth_below_the_cap_there_is_no_figure_below_it():
+    assert not {"rmse_below_cap", "coverage_below_cap"} & set(figures(answered([300.0], [125.0]), cap=125.0))
 
 
 def test_the_bootstrap_resamples_units_and_not_windows():
