@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from model import experiment_cli, fleet_cli
-from model.cluster import RayAddress, connected
+from model.cluster import Cluster, RayAddress, connected
 from model.domain import MODEL_NAME, RulError, printable
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
 from model.experiment_cli import Settings, Threads
@@ -106,7 +106,7 @@ def train(
     from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
     from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
-    from model.run import READS, Plan, Source, choose, train_run  # noqa: PLC0415 with torch
+    from model.run import READS, Plan, Source, train_run  # noqa: PLC0415 with torch
     from model.stages import stored_choice  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
@@ -124,7 +124,7 @@ def train(
             stored, form = stored_choice(out / STATE_FILE)
             plan = plan.with_options(**{READS: form.get(READS, False)}) if plan.may_read_settings else plan
             steps = steps or stored
-        plan = plan.with_updates(steps) if steps else choose(plan, tell=_tell, cluster=cluster)
+        plan = plan.with_updates(steps) if steps else _chosen(plan, cluster)
         try:
             with progress(plan.config.steps * (folds + 1)) as watch:
                 checkpoint, curve = train_run(
@@ -134,6 +134,13 @@ def train(
             tell(f"{out}: to continue, repeat the command with --resume")
             raise
     _report(name, checkpoint.facts["metrics"], curve, out)
+
+
+def _chosen(plan: Plan, cluster: Cluster | None) -> Plan:
+    from model.run import LENGTHS, choose  # noqa: PLC0415 with torch
+
+    tell(f"trying {', '.join(map(str, LENGTHS))} updates on held-out units, until they gain too little")
+    return choose(plan, tell=_tell, cluster=cluster)
 
 
 def _tell(plan: Plan, rmse: float) -> None:
