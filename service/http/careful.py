@@ -133,14 +133,16 @@ class Careful:
             raise msgspec.ValidationError(str(error).replace("$", "$.columns")) from error
         await self._turns.give()
         columns: dict[str, Values] = {}
+        longest = 0
         for name, raw in raws.items():
             column, columns[name] = bytes(raw), []
             count = column.count(b",") + 1
-            if count > self._most_cycles:
-                self._too_long("/columns", count)
-            elif self._room > 0:
+            longest = max(longest, count)
+            if count <= self._most_cycles and self._room > 0:
                 columns[name] = self._numbers(f"/columns/{escaped(name)}", "wrong_length", column)
             await self._turns.give()
+        if longest > self._most_cycles:
+            self._too_long("/columns", longest)
         return columns
 
     async def _readings(self, text: bytes) -> list[Values]:

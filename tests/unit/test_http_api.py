@@ -152,6 +152,18 @@ async def test_any_body_is_refused_or_read(body):
         assert len(query.windows) == len(parts)
 
 
+async def test_a_window_of_too_many_cycles_is_one_problem_however_many_columns_it_has():
+    model = LoadedModel.of(FakeRuntime(), Mock(), max_window_cycles=100)
+    columns = {name: [0.125] * 20_000 for name in ("setting_1", "sensor_1", "sensor_2")}
+
+    _, (part,) = await Careful(Predictor({"fake": model}, max_request_windows=2)).read(
+        json.dumps({"windows": [{"columns": columns}]}).encode()
+    )
+
+    assert [(each.pointer, each.code) for each in part.problems] == [("/columns", "too_long")]
+    assert part.problems[0].detail == "expected at most 100 cycles, got 20000"
+
+
 @pytest.mark.parametrize(
     ("message", "pointer", "detail"),
     [
