@@ -276,6 +276,8 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
     found: list[Caution] = []
     if answers.is_out_of_range[row]:
         found += _out_of_range(windows, i, answers.rules)
+    if answers.state[row] == _OUT:
+        found += _stuck(windows, i, answers)
     if windows.imputed_fraction[i] * len(answers.rules.names) > 0.99:  # as much as a column is missing
         found += _missing_columns(windows, i, answers.rules)
     if windows.sent[i] > windows.lengths[i]:
@@ -307,6 +309,18 @@ def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caut
             f"{high[f]:g}, the range of the training data and a margin"
         )
         yield Caution("out_of_range", detail, rules.names[f])
+
+
+def _stuck(windows: Windows, i: int, answers: Answers) -> Iterator[Caution]:
+    """One warning a sensor that repeats its last value, where training saw it vary."""
+    readings = windows.readings[i, : windows.lengths[i]]
+    repeats = np.logical_and.accumulate(readings[::-1] == readings[-1]).sum(axis=0)
+    for f in answers.rules.sensors:
+        column = answers.manifest.columns[f]
+        if repeats[f] >= STUCK_CYCLES and column.low < column.high:
+            unit = f" {column.unit}" if column.unit else ""
+            detail = f"the last {repeats[f]} readings are all {readings[-1, f]:g}{unit}: is the sensor stuck?"
+            yield Caution("stuck_sensor", detail, column.name)
 
 
 def _missing_columns(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:

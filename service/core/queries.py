@@ -23,6 +23,7 @@ Integers = Annotated[IntArray, Meta(extra_json_schema={"type": "array", "items":
 CautionCode = Literal[
     "out_of_range",
     "missing_column",
+    "stuck_sensor",
     "truncated_to_context",
     "last_cycle_unknown",
     "attention_collapsed",

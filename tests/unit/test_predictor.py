@@ -212,6 +212,22 @@ async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_
     ]
 
 
+@pytest.mark.parametrize(("novelty", "stuck"), [(1.9, []), (2.1, ["sensor_2"])])
+async def test_a_sensor_that_repeats_its_last_value_is_named_where_the_readings_are_unlike_training(
+    novelty, stuck
+):
+    window = window_input(cycles=12)
+    window.columns["sensor_1"] = [40.0 + 0.1 * t for t in range(12)]
+    window.columns["sensor_2"] = [1.0, 2.0] + [2.5] * 10
+    predictor = make_predictor(make_manifest(context=12), novelty=novelty)
+
+    warnings = (await ask(window, predictor=predictor)).predictions[0].warnings
+
+    found = [each for each in warnings if each.code == "stuck_sensor"]
+    assert [each.column for each in found] == stuck
+    assert all(each.detail.startswith("the last 10 readings are all 2.5") for each in found)
+
+
 @pytest.mark.parametrize("values", [None, [None] * 12], ids=["left out", "null"])
 async def test_a_column_without_a_reading_is_warned_of_and_one_with_gaps_is_not(values):
     window = window_input(cycles=12)
