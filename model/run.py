@@ -78,6 +78,7 @@ class Plan:
     config: TrainConfig
     folds: int
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Fields of `NetworkConfig`
+    trained: Sequence[Stage] = ()  # First folds that are trained already
 
     def stage(self, number: int) -> tuple[Split, Trainer, Reference]:
         """Prepare the training of a fold, or of all units after the last fold."""
@@ -125,26 +126,27 @@ class Plan:
 
     def with_updates(self, steps: int) -> Plan:
         """Return the plan with so many updates of each network."""
-        return replace(self, config=replace(self.config, steps=steps))
+        return replace(self, config=replace(self.config, steps=steps), trained=())
 
     def with_options(self, **options: object) -> Plan:
         """Return the plan with further options of the network."""
-        return replace(self, options={**self.options, **options})
+        return replace(self, options={**self.options, **options}, trained=())
 
-    def held_out_rmse(self) -> float:
-        """Train the first folds, until `JUDGES` units are held out; return the RMSE of their windows."""
-        plan = replace(self, config=replace(self.config, check_every=self.config.steps))
+    def judged(self) -> tuple[list[Stage], float]:
+        """Train the first folds, until `JUDGES` units are held out; return them and their RMSE."""
+        stages: list[Stage] = []
         errors: list[FloatArray] = []
         units, cap = 0, self.fleet.cap
         for fold in range(self.folds):
-            split, trainer, _ = plan.stage(fold)
+            split, trainer, _ = self.stage(fold)
             windows = held_out_windows(split)
             read = read_windows(trainer.learn(unwatched), windows)
+            stages.append(finished_stage(trainer))
             errors.append(np.clip(read.unclipped, 0.0, cap) - capped_rul(windows.rul, cap=cap))
             units += len(np.unique(windows.unit))
             if units >= JUDGES:
                 break
-        return root_mean_square_error(np.concatenate(errors))
+        return stages, root_mean_square_error(np.concatenate(errors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,21 +166,23 @@ def choose(plan: Plan, *, tell: Callable[[Plan, float], None], cluster: Cluster 
     if they gain by it. With few units further folds judge too (`JUDGES`). The learning rate has one cycle
     over all updates, so each length is a training of its own. The cross-validation judges these units too,
     so its figures are optimistic. `tell` gets each plan and its RMSE. A cluster tries all lengths at once.
+    The chosen plan has the folds that judged, so `train_run` does not train them again.
     """
     chosen, least = plan, math.inf
     lengths = [plan.with_updates(steps) for steps in LENGTHS]
-    for tried, found in zip(lengths, mapped(Plan.held_out_rmse, lengths, cluster), strict=True):
+    for tried, (trained, found) in zip(lengths, mapped(Plan.judged, lengths, cluster), strict=True):
         tell(tried, found)
         gain = LENGTHS[tried.config.steps]
         if found < (1.0 - gain) * least:
-            chosen, least = tried, found
+            chosen, least = replace(tried, trained=trained), found
         elif gain:
             break
     if chosen.may_read_settings:
         reading = chosen.with_options(**{READS: True})
-        (found,) = mapped(Plan.held_out_rmse, [reading], cluster)
+        ((trained, found),) = mapped(Plan.judged, [reading], cluster)
         tell(reading, found)
-        chosen = reading if found < (1.0 - SETTINGS_GAIN) * least else chosen
+        if found < (1.0 - SETTINGS_GAIN) * least:
+            chosen = replace(reading, trained=trained)
     return chosen
 
 
@@ -202,6 +206,7 @@ def train_run(
     folder.mkdir(parents=True, exist_ok=True)
     for file in (RUN_FILE, HELD_OUT_FILE):  # of a run that this one replaces
         (folder / file).unlink(missing_ok=True)
+    stages.take(plan.trained[stages.finished :])
     if cluster is not None:
         stages.take(mapped(plan.finished, range(stages.finished, folds + 1), cluster))
     behind: list[Fold] = []

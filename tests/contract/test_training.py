@@ -517,10 +517,28 @@ def test_as_many_folds_judge_as_hold_twenty_units_out(monkeypatch, units, folds)
     monkeypatch.setattr(Plan, "stage", lambda plan, fold: prepared.append(fold) or stage(plan, fold))
     config = replace(CONFIG, steps=1)
 
-    rmse = Plan(worn_pumps(units=units, seed=1), PUMPS, "flagship", config, 3).held_out_rmse()
+    stages, rmse = Plan(worn_pumps(units=units, seed=1), PUMPS, "flagship", config, 3).judged()
 
     assert prepared == folds
     assert rmse > 0
+    assert len(stages) == len(folds)
+
+
+def test_folds_that_judged_are_not_trained_again_and_the_run_is_the_same(
+    monkeypatch, finished, units, tmp_path
+):
+    monkeypatch.setattr("model.run.LENGTHS", {CONFIG.steps: 0.0})
+    monkeypatch.setattr("model.run.JUDGES", 1)
+    told = []
+
+    plan = choose(Plan(units, **PLAN, options={"reads_settings": False}), tell=lambda *_: None)
+    found, curve = train_run(
+        plan, name="pumps", source=SOURCE, folder=tmp_path, watch=lambda step, *_: told.append(step)
+    )
+
+    _, whole, whole_curve = finished
+    assert (found.digest(), found.facts, curve) == (whole.digest(), whole.facts, whole_curve)
+    assert told == list(range(CONFIG.steps, 3 * CONFIG.steps + 1))
 
 
 def hard_run_pumps(*, units, seed, decides):
