@@ -59,7 +59,7 @@ LENGTHS: Final = {125: 0.0, 250: 0.0, 500: 0.0, 1000: 0.02, 2000: 0.1}
 three are cheap and all tried. These units say little, and many updates spread the evidence: on FD003 2,000
 lower it by 7 % on the first fold, and by nothing on all. The longest keeps a training of 100,000 windows
 within fifteen minutes of CPU."""
-JUDGES: Final = 20
+JUDGES: Final = 15
 """Held-out units that judge lengths and settings, of as many folds as have them: the first, or with few units
 all. The eleven of the first fold of XJTU chose 250 updates, with 25.5 cycles over all; 1,000 have 22.7."""
 READS: Final = "reads_settings"

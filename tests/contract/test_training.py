@@ -512,7 +512,7 @@ def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, 
 
 
 @pytest.mark.parametrize(("units", "folds"), [(9, [0, 1, 2]), (29, [0, 1])])
-def test_as_many_folds_judge_as_hold_twenty_units_out(monkeypatch, units, folds):
+def test_as_many_folds_judge_as_hold_fifteen_units_out(monkeypatch, units, folds):
     prepared, stage = [], Plan.stage
     monkeypatch.setattr(Plan, "stage", lambda plan, fold: prepared.append(fold) or stage(plan, fold))
     config = replace(CONFIG, steps=1)
