@@ -188,6 +188,16 @@ async def test_manifests_and_missing_units_are_asked_for_once():
     assert [answers.asked.count(path) for path in ("/metrics", "/v1/models", "/v1/units")] == [3, 1, 1]
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_units_that_the_key_may_not_see_are_asked_for_once(status):
+    answers = Answers(v1__units=httpx.Response(status, json={"status": status}))
+
+    scrapes = [await answers.scraper.scrape() for _ in range(3)]
+
+    assert [each.units for each in scrapes] == [None] * 3
+    assert answers.asked.count("/v1/units") == 1
+
+
 async def test_a_service_that_goes_leaves_its_last_figures_and_the_reason():
     answers, shown = Answers(), []
     pictures = frames(answers.scraper, interval_seconds=0)

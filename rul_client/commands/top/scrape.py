@@ -25,6 +25,9 @@ UNCOUNTED: Final = frozenset(
 )  # fmt: skip
 """Routes of probes, of `rul top` itself, and of streams: their readings are counted one by one."""
 
+NO_UNITS: Final = frozenset({httpx.codes.NOT_FOUND, httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN})
+"""Statuses after which units are not asked for again: none are kept, or the key may not see them."""
+
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -136,5 +139,5 @@ class Scraper:
 
     async def _units(self) -> list[dict[str, Any]] | None:
         found = await self._get(UNITS_PATH) if self._has_units else {}
-        self._has_units = self._has_units and found.get("status") != httpx.codes.NOT_FOUND
+        self._has_units = self._has_units and found.get("status") not in NO_UNITS
         return found.get("units")
