@@ -94,7 +94,11 @@ class Unauthenticated(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The API key does not have the scope of the route."""
+    """The API key does not have the scope of the route; `key` is its name, for the log."""
+
+    def __init__(self, detail: str, *, key: str) -> None:
+        super().__init__(detail)
+        self.key: Final = key
 
 
 class ForeignSite(ServiceError):

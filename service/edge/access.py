@@ -88,7 +88,8 @@ class Credentials:
         if grant is None:
             raise Unauthenticated("the API key is not valid", basic=basic)
         if scope not in grant.scopes and scope not in EVERY_KEY:
-            raise Forbidden(f"expected an API key with scope `{scope}`, got one with {_listed(grant)}")
+            detail = f"expected an API key with scope `{scope}`, got one with {_listed(grant)}"
+            raise Forbidden(detail, key=grant.name)
         return grant
 
     def holds(self, grant: Grant, scope: KeyScope) -> bool:

@@ -26,6 +26,7 @@ from service.errors import (
     BodyTimeout,
     DeadlineExceeded,
     Disconnected,
+    Forbidden,
     RuntimeFailed,
     release_frames,
     status_of,
@@ -190,8 +191,8 @@ class Exchange:
         fields: dict[str, Any] = {
             "protocol": self._transport, "route": self._route, "code": self.code, "seconds": self.seconds
         }  # fmt: skip
-        if self.caller.name:
-            fields["key"] = self.caller.name
+        if key := error.key if isinstance(error, Forbidden) else self.caller.name:
+            fields["key"] = key
         if error is None:
             desk.log.info("request answered", windows=self.windows, **fields)
         elif status_of(error) is STATUS[RuntimeFailed]:

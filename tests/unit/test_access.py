@@ -395,3 +395,15 @@ async def test_the_log_names_the_key_and_never_shows_it(file):
     refused = [event for event in events if event["event"] == "request refused"]
     assert [event.get("key") for event in refused] == ["line-1", None]
     assert key not in str(events)
+
+
+async def test_a_refusal_for_a_missing_scope_logs_whose_key_it_was(file):
+    key = add_key(file, "line-1", ["metrics"])
+    with structlog.testing.capture_logs() as events:
+        async with in_process(keys_file=str(file)) as service:
+            for route in ("POST /v1/predict", "rul.v1.RulService/Predict", "rul.v1.RulService/PredictStream"):
+                await answer(service, route, key)
+
+    refused = [event for event in events if event["event"] == "request refused"]
+    assert [(event["error"], event.get("key")) for event in refused] == [("Forbidden", "line-1")] * 3
+    assert key not in str(events)
