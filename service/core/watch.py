@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from export.bundle import BundleFolder, InvalidBundle
+from export.bundle import GOLDEN, MODEL, BundleFolder, InvalidBundle
 from export.seal import SIGNATURE, SUMS, read_bundle
 from service.core.changes import Action, Change, Changed
 from service.core.predictor import LoadedModel
@@ -83,21 +84,15 @@ class Watch:
             self._log.error("watched bundles not remembered", file=str(new), reason=str(error))
 
     def _stamps(self) -> dict[str, Stamp]:
-        stamps: dict[str, Stamp] = {}
-        for path in sorted(self._folder.glob("*/")):
-            with suppress(OSError, InvalidBundle):  # not complete: a later look may find the rest
-                found = BundleFolder(path)
-                files = [found.model, found.golden, path / SUMS]
-                files += [path / SIGNATURE] if (path / SIGNATURE).exists() else []
-                stamps[path.name] = tuple((s.st_mtime_ns, s.st_size) for s in [f.stat() for f in files])
-        return stamps
+        return {path.name: _stamp(path) for path in sorted(self._folder.glob("*/"))}
 
     async def _take(self, name: str) -> bool:
         """Bring in a bundle that does not serve; return whether it is settled, for good or bad."""
         folder, serving = self._folder / name, self._models.get(name)
         try:
+            found = BundleFolder(folder)
             if serving is not None:
-                contents = await asyncio.to_thread(read_bundle, BundleFolder(folder))
+                contents = await asyncio.to_thread(read_bundle, found)
                 if contents.sha256 == serving.name.sha256:
                     return True
             action = Action.LOAD if serving is None else Action.SWAP
@@ -110,3 +105,12 @@ class Watch:
         else:
             self._log.info("candidate taken", bundle=str(folder), action=action.value)
         return True
+
+
+def _stamp(path: Path) -> Stamp:
+    """Return the stamp of a bundle's files that are there: one that lacks some is refused, not overlooked."""
+    stats: list[os.stat_result] = []
+    for name in (MODEL, GOLDEN, SUMS, SIGNATURE):
+        with suppress(OSError):
+            stats.append((path / name).stat())
+    return tuple((s.st_mtime_ns, s.st_size) for s in stats)

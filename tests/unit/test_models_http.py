@@ -298,7 +298,6 @@ async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothi
     watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
     shutil.copytree(newer.path, tmp_path / "fd001")
     (tmp_path / "fd001" / "golden.npz").write_bytes(b"damaged")
-    (tmp_path / "half").mkdir()
 
     with capture_logs() as said:
         for _ in range(4):
@@ -307,6 +306,35 @@ async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothi
     assert [line["event"] for line in said] == ["candidate refused"]
     assert "golden.npz" in said[0]["reason"]
     assert await service.version() == FD001_VERSION
+
+
+@pytest.mark.parametrize("lacking", ["model.onnx", "golden.npz", "SHA256SUMS"])
+async def test_a_bundle_in_a_watched_folder_that_stays_incomplete_is_logged_once(service, tmp_path, lacking):
+    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
+    shutil.copytree(find_bundle("fd002").path, tmp_path / "fd002")
+    (tmp_path / "fd002" / lacking).unlink()
+
+    with capture_logs() as said:
+        for _ in range(4):
+            await watch.look()
+
+    assert [line["event"] for line in said] == ["candidate refused"]
+    assert lacking in said[0]["reason"]
+
+
+async def test_a_bundle_whose_files_come_one_by_one_is_taken_when_all_are_there(newer, tmp_path):
+    change = FakeChange()
+    watch = Watch(tmp_path, {}, change, logs.logger())
+    (tmp_path / "fd001").mkdir()
+
+    asked = []
+    for name in ("golden.npz", "model.onnx", "SHA256SUMS"):
+        shutil.copy(newer.path / name, tmp_path / "fd001")
+        await watch.look()
+        asked.append(change.asked)
+    await watch.look()
+
+    assert (asked, change.asked) == ([0, 0, 0], 1)
 
 
 async def test_a_change_by_a_watched_folder_is_logged(service, newer, tmp_path):
