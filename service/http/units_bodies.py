@@ -139,7 +139,9 @@ class FleetUnit(msgspec.Struct, frozen=True):
     """Latest prediction of a unit.
 
     `recent`: RULs of its last 30 predictions in cycle order; `trend`: their slope, in cycles of RUL a cycle.
-    `last_reading_at`: when its last stored reading came; null where readings are not stored.
+    `last_reading_at`, `last_reading_cycle`: when its last stored reading came, and its cycle; null where
+    readings are not stored. A cycle above `last_cycle`: the window that ends there was refused, or its
+    prediction not stored.
     """
 
     unit: str
@@ -153,6 +155,7 @@ class FleetUnit(msgspec.Struct, frozen=True):
     health_state: str
     predicted_at: datetime
     last_reading_at: datetime | None
+    last_reading_cycle: int | None
     trend: float | None
     recent: list[float]
     outcome: OutcomeKind | None
@@ -195,7 +198,7 @@ def fleet_unit(row: FleetRow) -> FleetUnit:
         **{name: row[name] for name in ("unit", "model", "version")},
         **_answer(row, row["nominal_coverage"]),
         last_reading_at=None if (at := row["last_reading_at"]) is None else _moment(at),
-        **{name: row[name] for name in ("trend", "recent")},
+        **{name: row[name] for name in ("last_reading_cycle", "trend", "recent")},
         outcome=None if row["kind"] is None else OutcomeKind(row["kind"]),
     )
 

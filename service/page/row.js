@@ -4,6 +4,7 @@ import { h, svg } from "./dom.js";
 import { age, moment, number, percent, rulText } from "./format.js";
 import { STATES, badge, stateOf } from "./parts.js";
 
+const LISTED_SECONDS = 5; // a prediction is listed within a second or two of its readings
 const hashOf = (unit) => `#/unit/${encodeURIComponent(unit.model)}/${encodeURIComponent(unit.unit)}`;
 
 /** Make the row; `scale`: cycles at the right end of the band, `horizon`: of the probability. */
@@ -16,7 +17,7 @@ export function unitRow(unit, { horizon, scale }) {
   return h(
     "div", { class: `row ${tone}`, role: "row" },
     cell("unit", {}, h("a", { href: hashOf(unit) }, unit.unit), h("span", { class: "muted small model" }, unit.model)),
-    cell("state", {}, badge(state)),
+    cell("state", {}, badge(state), unanswered(unit)),
     cell("rul", { title: "Estimated remaining useful life, in cycles" }, h("b", {}, rulText(unit)), h("span", { class: "word muted" }, " cycles left")),
     cell("range", { title: `${percent(unit.interval.coverage)} interval, in cycles` }, h("span", { class: "ends muted" }, ends(unit)), band(unit, scale, state)),
     cell("fails", { title: chance === undefined ? null : `Probability of failure within ${horizon} cycles` }, percent(chance), h("span", { class: "word muted" }, ` in ${horizon ?? "–"}`)),
@@ -24,6 +25,13 @@ export function unitRow(unit, { horizon, scale }) {
     cell("cycle", {}, number(unit.last_cycle)),
     cell("age", { title: moment(seen) }, h("time", { datetime: seen }, age(seen)), h("span", { class: "word muted" }, " ago")),
   );
+}
+
+/** From which cycle on there are readings without an answer, where there are. */
+function unanswered(unit) {
+  const waited = (Date.now() - Date.parse(unit.last_reading_at)) / 1000;
+  if (!(unit.last_reading_cycle > unit.last_cycle && waited > LISTED_SECONDS)) return null;
+  return h("span", { class: "small stale", title: `Its readings go to cycle ${number(unit.last_reading_cycle)}` }, `not answered since cycle ${number(unit.last_cycle)}`);
 }
 
 /** The interval as a bar on 0..scale with the RUL as a mark in it. */

@@ -73,7 +73,7 @@ class UnitView {
       return;
     }
     const last = Math.max(...readings.cycles, latest?.last_cycle ?? 0);
-    const cycle = this.at ?? (prediction.attention?.cycles.at(-1) || last);
+    const cycle = this.at ?? (prediction.attention?.cycles.at(-1) || latest?.last_cycle || last);
     this.cycle = cycle;
     const life = { model: manifest, predictions: this.predictions, readings, prediction, at: cycle, end: known.outcome };
     const charts = await lifeCharts(life, {
@@ -111,10 +111,11 @@ class UnitView {
         h("button", { type: "button", class: "ghost danger", onclick: () => (menu.open = false, deleteUnit(tools).then((done) => done && context.navigate("#/"))) }, "Delete")));
     const report = h("button", { type: "button", onclick: () => reportOutcome({ ...tools, known: known.outcome }).then((done) => done && this.reload()) }, known.outcome ? "Correct outcome" : "Report outcome");
     const newest = known.predictions[0]?.predicted_at;
+    const isBehind = this.at === null && !this.explained.prediction && latest?.last_cycle < last;
     return h("header", { class: "unit-head" },
       h("p", { class: "crumb" }, h("a", { href: "#/" }, "Fleet"), " / ", h("a", { href: `#/models/${encodeURIComponent(model)}` }, model)),
       h("div", { class: "title" }, h("h1", {}, `Unit ${unit}`), state && badge(state)),
-      h("p", { class: "muted" }, last && `Cycle ${number(last)}`, newest && h("span", { title: moment(newest) }, ` · answered ${age(newest)} ago`)),
+      h("p", { class: "muted" }, last && `Cycle ${number(last)}`, newest && " · ", newest && h("span", { title: moment(newest), class: isBehind && "stale" }, isBehind ? `not answered since cycle ${number(latest.last_cycle)}, ${age(newest)} ago` : `answered ${age(newest)} ago`)),
       h("div", { class: "unit-tools" }, report, menu));
   }
 

@@ -26,6 +26,9 @@ _LAST_READING: Final = (
     .limit(1)
     .scalar_subquery()
 )
+_LAST_READING_CYCLE: Final = (
+    select(func.max(READINGS.c.cycle)).where(same_unit(READINGS, UNITS)).scalar_subquery()
+)
 _SAME: Final = tuple(PREDICTIONS.c[key] == UNITS.c[key] for key in ("version_id", "tenant", "unit"))
 _LATEST: Final = (
     select(PREDICTIONS.c.last_cycle, PREDICTIONS.c.rul)
@@ -54,7 +57,8 @@ def read_fleet(
     query = (
         select(
             UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle,
-            _LAST_READING.label("last_reading_at"), recent.label("recent"),
+            _LAST_READING.label("last_reading_at"), _LAST_READING_CYCLE.label("last_reading_cycle"),
+            recent.label("recent"),
         )
         .select_from(_ENDS.join(VERSIONS, VERSIONS.c.id == UNITS.c.version_id))
         .where(*_conditions(chosen))

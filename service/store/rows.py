@@ -30,7 +30,8 @@ READINGS_PER_UNIT: Final = 10_000
 
 FleetRow = Mapping[str, Any]
 """Latest prediction of a unit: the columns of `units`, with `version`, `nominal_coverage`, `kind` and
-`cycle` of its outcome, `last_reading_at`, RULs of the `recent` predictions and their `trend`."""
+`cycle` of its outcome, `last_reading_at`, `last_reading_cycle`, RULs of the `recent` predictions and their
+`trend`."""
 
 
 class FleetFilter(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 import pytest
@@ -58,6 +59,17 @@ def show(opened, unit, *, query=""):
     opened.go(f"#/unit/fd001/{quote(unit, safe='')}{query}")
     opened.page.locator(".life").wait_for()
     return opened.page
+
+
+def falls_silent(client, unit, *, seed, share, refused):
+    """Give a unit a life, then so many readings of one sensor alone: their windows are refused."""
+    lives(client, unit, seed=seed, share=share)
+    last = client.get(f"/v1/units/{unit}?model=fd001&limit=1").json()["readings"]["cycles"][-1]
+    cycles = [*range(last + 1, last + 1 + refused)]
+    body = {"cycles": cycles, "columns": {"sensor_2": [642.0] * refused}}
+    answer = client.post(f"/v1/units/{unit}/cycles", json=body).json()
+    assert answer["refusal"] is not None
+    return last
 
 
 @each_look
@@ -374,3 +386,35 @@ def test_an_unknown_unit_is_said_to_be_unknown(service, browser, tmp_path):
         opened.go("#/unit/fd001/nobody")
 
         expect(opened.page.get_by_role("alert")).to_contain_text("nobody")
+
+
+@each_look
+def test_a_unit_whose_last_readings_have_no_answer_says_since_which_cycle(
+    http, service, browser, look, tmp_path
+):
+    unit = f"silent-{look}"
+    last = falls_silent(http, unit, seed=5, share=0.4, refused=60)
+    words = f"not answered since cycle {last}"
+    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="422") as opened:
+        opened.page.clock.set_fixed_time(datetime.now(UTC) + timedelta(minutes=1))
+        opened.go(f"#/?q={unit}")
+        expect(opened.page.locator(".rows [role=row] .stale")).to_have_text(words)
+        opened.check_fits()
+        opened.shoot("fleet-silent")
+        page = show(opened, unit)
+
+        expect(page.locator(".unit-head .stale")).to_contain_text(words)
+        panel = page.get_by_role("region", name="Readings of a cycle")
+        expect(panel.get_by_role("heading")).to_have_text(f"Cycle {last}")
+        opened.check_accessible()
+        opened.shoot("unit-silent")
+
+
+@both_sizes
+def test_a_unit_whose_last_reading_is_answered_says_nothing_of_the_kind(opened):
+    opened.go("#/?q=worn")
+    expect(opened.page.locator(".rows [role=row]")).to_have_count(1)
+    expect(opened.page.locator(".stale")).to_have_count(0)
+    page = show(opened, "worn")
+
+    expect(page.locator(".stale")).to_have_count(0)

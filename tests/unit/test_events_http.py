@@ -34,7 +34,8 @@ class FakeStore:
             "model": "fake", "unit": unit, "tenant": tenant, "version": "1", "nominal_coverage": 0.9,
             "last_cycle": 7, "rul": rul, "lower": rul - 5, "upper": rul + 5, "rul_state": "estimated",
             "health_state": "degrading", "predicted_at": now, "failure_probability": None, "kind": None,
-            "cycle": None, "last_reading_at": None, "recent": [rul], "trend": None,
+            "cycle": None, "last_reading_at": None, "last_reading_cycle": None, "recent": [rul],
+            "trend": None,
         }  # fmt: skip
         self.rows = [old for old in self.rows if (old["unit"], old["tenant"]) != (unit, tenant)] + [row]
 

@@ -482,6 +482,23 @@ async def test_the_fleet_shows_trend_probabilities_age_and_a_summary(service):
     assert summary["fails_within"]["fake"]["10"] == pytest.approx(expected, abs=0.01)
 
 
+async def test_the_fleet_shows_to_which_cycle_there_are_readings_that_have_no_answer(service):
+    await post(service, unit="a", **reading(1))
+    gap = {"setting_1": 1.0}
+    late = [{"cycle": cycle, "columns": gap} for cycle in range(2, 7)]
+    refused = (await post(service, unit="a", readings=late)).json()["refusal"]
+    window = {"unit": "b", "last_cycle": 9, "columns": columns([1, 2])}
+    await service.http.post("/v1/predict", json={"windows": [window], "explain": "none"})
+
+    units = (await service.http.get("/v1/units")).json()["units"]
+
+    assert refused is not None
+    assert {unit["unit"]: (unit["last_cycle"], unit["last_reading_cycle"]) for unit in units} == {
+        "a": (1, 6),
+        "b": (9, None),
+    }
+
+
 async def test_the_fleet_is_filtered_by_name_and_by_time(service):
     await post(service, unit="pump-1", **reading(1))
     first = (await service.http.get("/v1/units")).json()["units"][0]
