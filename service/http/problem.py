@@ -116,6 +116,8 @@ def unreadable(error: Exception, below: str = "") -> MalformedBody:
     >>> str(unreadable(msgspec.ValidationError("Invalid enum value 'lost' - at `$.kind`")))
     "/kind: expected one of failed, removed, got 'lost'"
     """
+    if isinstance(error, UnicodeDecodeError):
+        return MalformedBody(f"the body is not UTF-8: {error.reason} at byte {error.start}")
     if not isinstance(error, msgspec.ValidationError):
         return MalformedBody(f"the body is not JSON: {error}")
     detail, _, path = str(error).rpartition(" - at `")

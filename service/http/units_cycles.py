@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import re
 from collections.abc import Mapping
 from io import StringIO
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -17,7 +18,7 @@ from model.decision import Costs, InvalidCosts
 from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES
-from service.errors import MalformedBody, Problem, TooLarge, short
+from service.errors import MalformedBody, Problem, TooLarge, escaped, short
 from service.http.problem import UNREADABLE, read_number, unreadable, wrong
 from service.http.shell import JSON, Call, Reply, json_reply, media_type_of
 from service.labels import Stage
@@ -35,6 +36,9 @@ COSTS: Final = ("planned", "failure")
 OPTIONS: Final = ("model", "explain", "store")
 """Options of CSV, in its address."""
 
+IN_COLUMNS: Final = re.compile(r"`\$(?:\.readings\[(\d+)\])?\.columns\[\.\.\.\]")
+"""Place of a column in msgspec's errors, with the number of its reading."""
+
 Values = list[float | None]
 
 
@@ -50,6 +54,8 @@ class Reading(msgspec.Struct, forbid_unknown_fields=True):
 
 class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Readings of a unit: several in `readings`, one (`cycle`, `columns`), or lists (`cycles`, `columns`).
+
+    A column that is null, or in lists an empty list, is missing.
 
     `store`: False keeps the prediction out of the store, not the readings. `costs` add the decision to the
     prediction.
@@ -75,12 +81,16 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
         if forms == (True, False) and self.cycle is None and self.cycles is None:
             rows = [(reading.cycle, (), reading.columns) for reading in self.readings or ()]
             return given_rows(rows, rules, "/readings/{}".format)
-        lists = {name: values for name, values in (self.columns or {}).items() if isinstance(values, list)}
+        columns = self.columns or {}
+        lists = [values for values in columns.values() if isinstance(values, list)]
+        numbers = {name: value for name, value in columns.items() if not isinstance(value, list)}
         if forms == (False, True) and self.cycles is None and not lists:
-            one = {name: value for name, value in (self.columns or {}).items() if not isinstance(value, list)}
-            return given_rows([(self.cycle, (), one)], rules, lambda _: "")
-        if forms == (False, True) and self.cycle is None and len(lists) == len(self.columns or {}):
-            return given_columns(self.cycles, lists, rules)
+            return given_rows([(self.cycle, (), numbers)], rules, lambda _: "")
+        if forms == (False, True) and self.cycle is None and not any(v is not None for v in numbers.values()):
+            count = max((len(values) for values in lists if values), default=len(self.cycles or ()))
+            missing: Values = [None] * count
+            whole = {name: of if isinstance(of, list) and of else missing for name, of in columns.items()}
+            return given_columns(self.cycles, whole, rules)
         detail = (
             "expected `readings`, or `cycle` and `columns` with a number each, or `cycles` and `columns` "
             "with a list each; got a mixture or none"
@@ -137,7 +147,7 @@ def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> CyclesQ
         raise MalformedBody(detail, [Problem(f"/{unknown[:32]}", "unknown_parameter", detail)])
     try:
         if not is_csv:
-            return msgspec.convert(orjson.loads(body), CyclesQuery)
+            return _converted(orjson.loads(body))
         cycles, columns = read_csv(body.decode("utf-8-sig"))
         given = {name: options[name] for name in OPTIONS if name in options}
         costs = costs_of_address(options)
@@ -145,6 +155,24 @@ def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> CyclesQ
         return msgspec.convert(query, CyclesQuery, strict=False)
     except UNREADABLE as error:
         raise unreadable(error) from error
+
+
+def _converted(given: Any) -> CyclesQuery:  # noqa: ANN401 JSON
+    """Convert decoded JSON; an error names the column, which msgspec does not."""
+    try:
+        return msgspec.convert(given, CyclesQuery)
+    except msgspec.ValidationError as error:
+        place = IN_COLUMNS.search(str(error))
+        if place is None:
+            raise
+        i = place[1]
+        at, one = ("", given) if i is None else (f"/readings/{i}", given["readings"][int(i)])
+        for name, value in one["columns"].items():
+            try:
+                msgspec.convert(value, float | None if i else float | Values | None)
+            except msgspec.ValidationError as of_column:
+                raise unreadable(of_column, below=f"{at}/columns/{escaped(name)}") from error
+        raise
 
 
 def costs_of_address(query: Mapping[str, str]) -> Costs | None:

@@ -244,6 +244,11 @@ async def test_a_unit_is_answered_again_at_once_after_a_long_outage(service):
         ({"cycles": [1], "columns": {"sensor_9": [1.0]}}, 422, "/columns/sensor_9"),
         ({"readings": [reading(1)] * 1001}, 422, "/readings"),
         ({"cycle": "1", "columns": values(1)}, 400, "/cycle"),
+        ({"cycle": 1, "columns": {"sensor_1": 1.0, "sensor_2": "642"}}, 400, "/columns/sensor_2"),
+        ({"cycles": [1, 2], "columns": {"setting_1": [1, 1], "a/b": [1, "x"]}}, 400, "/columns/a~1b/1"),
+        ({"readings": [reading(1), {"columns": {"sensor_1": [2.0]}}]}, 400, "/readings/1/columns/sensor_1"),
+        ({"cycles": [1, 2], "columns": {"sensor_1": [1.0, 2.0], "sensor_9": None}}, 422, "/columns/sensor_9"),
+        ({"cycles": [1, 2], "columns": {"sensor_1": [1.0], "sensor_2": None}}, 422, "/cycles"),
         ({**reading(1), "costs": {"planned": 2.0, "failure": 1.0}}, 400, "/costs"),
     ],
 )
@@ -252,6 +257,34 @@ async def test_a_bad_body_is_refused_where_it_is_wrong_and_nothing_is_stored(ser
 
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (status, pointer), response.text
     assert (await service.http.get("/v1/units/7")).status_code == 404
+
+
+@pytest.mark.parametrize("missing", [None, []])
+@pytest.mark.parametrize("numbered", [True, False])
+async def test_a_column_that_is_null_or_empty_among_lists_is_missing(service, missing, numbered):
+    whole = {"setting_1": [1.0, 2.0], "sensor_1": [3.0, 4.0], "sensor_2": missing}
+    cycles = {"cycles": [1, 2]} if numbered else {}
+
+    response = await post(service, **cycles, columns=whole)
+
+    assert (response.status_code, response.json()["stored"]) == (200, 2), response.text
+    stored = (await service.http.get("/v1/units/7")).json()["readings"]["columns"]
+    assert stored == {**whole, "sensor_2": [None, None]}
+
+
+async def test_lists_of_a_column_that_is_null_are_as_many_as_their_cycles(service):
+    body = (await post(service, cycles=[4, 5], columns={"sensor_1": None})).json()
+
+    assert (body["stored"], body["last_cycle"]) == (2, 5)
+
+
+async def test_csv_that_is_not_utf8_is_refused_as_such(service):
+    text = "cycle,sensor_1,temp\u00e9rature\n1,2,3\n".encode("latin-1")
+
+    response = await service.http.post("/v1/units/7/cycles", content=text, headers=CSV)
+
+    assert response.status_code == 400
+    assert response.json()["detail"].startswith("the body is not UTF-8: ")
 
 
 @pytest.mark.parametrize(
