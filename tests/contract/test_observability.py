@@ -233,6 +233,16 @@ def test_promtool_accepts_configuration_and_rules():
 
 
 @pytest.mark.system
+def test_promtool_accepts_the_job_with_the_lines_for_a_service_with_tls(tmp_path):
+    config = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))
+    (lines,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "tls.md").read_text("utf-8"), re.DOTALL)
+    config["scrape_configs"][0] |= yaml.safe_load(lines)
+    file = tmp_path / "prometheus.yml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+    output_of(program("promtool"), "check", "config", "--syntax-only", file)
+
+
 def test_alerts_fire_when_they_should_and_only_then():
     output_of(program("promtool"), "test", "rules", *RULE_TESTS)
 
