@@ -94,7 +94,7 @@ class UnitWindows:
         stored, repeated, newest = await self._store.append(Append(key, rules.names, rules.context, given))
         name, prediction, refusal = model.name, None, None
         try:
-            windows = windows_of(newest, unit, rules)
+            windows = windows_of(newest, unit, rules, is_new=stored > 0)
         except InvalidWindow as error:
             refusal = WindowError(STATUS[InvalidWindow].title, str(error), listed(error.problems))
         else:
@@ -118,20 +118,21 @@ class UnitWindows:
         """
         key, rules = UnitKey(tenant, model.name.name, unit), model.rules
         newest = await self._store.newest(key, rules.names, most=rules.context, until=until)
-        windows = windows_of(newest, unit, rules)
+        windows = windows_of(newest, unit, rules, is_new=False)
         name, (prediction,) = await self._predictor.answer(
             model, windows, Explain.FULL, tenant=tenant, store=False
         )
         return UnitReply(name, prediction)
 
 
-def windows_of(newest: Stretch, unit: str, rules: WindowRules) -> Windows:
+def windows_of(newest: Stretch, unit: str, rules: WindowRules, *, is_new: bool = True) -> Windows:
     """Make the window that ends at a unit's last stored cycle and begins after the last gap too long.
 
     Args:
         newest: The newest stored readings, at least as many as the context if there are so many.
         unit: The unit's name.
         rules: What the model asks.
+        is_new: False where its readings were answered before: no metric counts the answer again.
 
     Raises:
         InvalidWindow: too much of it is missing.
@@ -146,7 +147,7 @@ def windows_of(newest: Stretch, unit: str, rules: WindowRules) -> Windows:
     if defects:  # each reading is sound by itself
         detail = f"cycles {first} to {last}: " + "; ".join(defect.detail for defect in defects)
         raise InvalidWindow(detail, [Problem("/readings", defect.code, defect.detail) for defect in defects])
-    return windows
+    return windows if is_new else msgspec.structs.replace(windows, is_probe=True)
 
 
 def given_rows(

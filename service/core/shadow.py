@@ -60,7 +60,7 @@ class Shadow:
     async def submit(self, windows: Windows) -> list[Piece]:
         """Answer windows by the model that serves."""
         pieces = await self.serving.submit(windows)
-        if next(self._is_compared) and len(self._waiting) < MOST_WAITING:
+        if not windows.is_probe and next(self._is_compared) and len(self._waiting) < MOST_WAITING:
             loop = asyncio.get_running_loop()
             task = loop.create_task(self._compare(windows, pieces), context=Context())  # no trace, no id
             self._waiting.add(task)

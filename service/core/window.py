@@ -50,7 +50,8 @@ class Windows(msgspec.Struct, frozen=True, eq=False):
         first_cycle: The number of the first cycle read; where the last is unknown, the first one sent is 1.
         imputed_fraction: Missing readings over all readings of each.
         units: The units' names, where the client gave them.
-        is_probe: True for variations of a window that only explain its answer.
+        is_probe: True for windows that no metric of answers counts: variations that only explain an answer,
+            and stored readings that were answered before.
     """
 
     readings: FloatArray

@@ -6,6 +6,7 @@ import json
 import shutil
 import weakref
 
+import msgspec
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
@@ -17,11 +18,13 @@ from service import logs
 from service.choices import ProviderChoice
 from service.core.changes import Changed
 from service.core.runtime import OnnxRuntime
+from service.core.shadow import Shadow
 from service.core.watch import Watch
 from service.errors import NotReady
 from service.metrics.board import ROW
 from service.proto import rul_v1_pb2 as pb
 from tests.changing import KEY, WINDOW, serving
+from tests.fakes import make_windows
 from tests.in_process import ask_grpc, framed, until
 from tests.key_files import key_file
 from tests.unit.test_streams import CLOSE, Caller
@@ -404,6 +407,27 @@ async def test_a_shadow_changes_no_answer_and_is_measured(service, newer):
     assert (ended.status_code, again.status_code) == (200, 409)
     assert service.value("rul_shadow_absolute_difference_cycles_count", model="fd001") == 2
     assert service.value("rul_prediction_cycles_count", model="fd001") == 9  # a shadow predicts nothing
+
+
+async def test_a_shadow_is_not_asked_about_windows_that_no_metric_counts():
+    asked_for = []
+
+    class Answering:
+        async def submit(self, windows):
+            return []
+
+    class Candidate:
+        async def submit(self, windows):
+            asked_for.append(windows.units)
+            raise NotReady("it is busy")
+
+    failures = []
+    shadow = Shadow(Answering(), Candidate(), share=1.0, compared=list, failed=lambda: failures.append(1))
+    await shadow.submit(msgspec.structs.replace(make_windows(50.0, unit="stored"), is_probe=True))
+    await shadow.submit(make_windows(50.0, unit="new"))
+
+    await until(lambda: failures)
+    assert asked_for == [["new"]]
 
 
 async def asked(path, **options):

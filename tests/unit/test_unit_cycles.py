@@ -434,6 +434,22 @@ async def test_an_explanation_is_that_of_the_window_at_a_cycle_and_is_not_stored
     assert (missing.status_code, missing.json()["detail"][:10]) == (404, "no reading")
 
 
+@pytest.mark.parametrize("again", ["its explanation", "a repeated reading"])
+async def test_an_answer_to_stored_readings_alone_counts_in_no_metric_of_answers(service, again):
+    await post(service, cycles=[1, 2, 3], columns=columns([1, 2, 3]))
+
+    if again == "its explanation":
+        response = await service.http.get("/v1/units/7/explanation")
+    else:
+        response = await post(service, **reading(2))
+
+    assert (response.status_code, response.json()["prediction"] is None) == (200, False)
+    assert service.value("rul_prediction_cycles_count", model="fake") == 1
+    assert service.value("rul_imputed_fraction_count") == 1
+    monitored = (await service.http.get("/v1/models/fake/monitoring")).json()
+    assert monitored["windows"] == 1
+
+
 async def test_a_cycle_without_a_reading_has_no_explanation(service):
     await post(service, readings=[reading(1), reading(2), reading(5)])
 
