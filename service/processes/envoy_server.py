@@ -26,8 +26,11 @@ from service.processes.tuning import end_with_parent
 POLL_SECONDS: Final = 0.02
 TELL_SECONDS: Final = 1
 """Time for a process to take a change of its state: one that is stopped does not."""
-STOP_SECONDS: Final = 5
-"""Time for a process to end after SIGTERM, once its worker has drained."""
+STOP_SECONDS: Final = 12
+"""Time for a process to end after SIGTERM, once its worker has drained.
+
+The worker writes its last predictions, for `assembly.STORE_SECONDS` at most, and its last traces.
+"""
 
 
 class EnvoyServer(PyvoyServer):

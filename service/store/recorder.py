@@ -37,6 +37,8 @@ BATCH_ROWS: Final = 2000
 """Most rows in a transaction: other processes wait for it."""
 BACK_OFF_SECONDS: Final = (0.2, 4.0)
 """First and longest pause after a failure; each is twice the one before."""
+END_SECONDS: Final = 1.0
+"""How long the closing thread waits for a write that takes longer than it may."""
 CHORE_SECONDS: Final = 60.0
 """Time between two chores."""
 
@@ -188,12 +190,15 @@ class Recorder:
             return self._store
 
     def close(self, seconds: float) -> None:
-        """Write the waiting rows, for so long at most; drop and count the rest."""
+        """Write the waiting rows, for so long at most; drop, count and log the rest."""
         self._gives_up_at = monotonic() + seconds
         self._closing = True
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join(seconds + 1)
+            self._thread.join(seconds + END_SECONDS)
+        if lost := self.pending_rows:
+            self._observer.dropped(Drop.SHUTDOWN, lost)
+            self._log.error("predictions lost", rows=lost, reason=Drop.SHUTDOWN.value)
 
     # On the writing thread
 
@@ -205,8 +210,6 @@ class Recorder:
             self._round()
             if last and (not self.pending_rows or monotonic() >= self._gives_up_at):
                 break
-        if self.pending_rows:
-            self._observer.dropped(Drop.SHUTDOWN, self.pending_rows)
         if self._store is not None:
             self._store.close()
 

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
+from service.processes.envoy_server import STOP_SECONDS
 from service.settings import PREFIX, Settings
 from tests.in_process import in_process
 from tests.integration.conftest import RUL
@@ -23,7 +24,7 @@ VERSIONS: Final = ("1.30", "1.37")
 """The oldest and the newest Kubernetes that docs/kubernetes.md names."""
 KSERVES_OWN: Final = {"PROTOCOL"}
 PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
-SPARE_SECONDS: Final = 5
+SPARE_SECONDS: Final = STOP_SECONDS + 1
 
 pytestmark = pytest.mark.system
 every_rendering = pytest.mark.parametrize("name", [*OVERLAYS, "kserve", "docs"])

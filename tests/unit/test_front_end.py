@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from service.assembly import STORE_SECONDS
 from service.choices import FrontEnd
 from service.errors import FrontEndFailed
 from service.processes import envoy_config, front_end, workers
-from service.processes.envoy_server import interrupts_blocked
+from service.processes.envoy_server import STOP_SECONDS, interrupts_blocked
 from service.settings import Settings
+from service.store.recorder import END_SECONDS
+from service.tracing.otlp import FLUSH_SECONDS
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -24,6 +27,10 @@ def test_what_is_asked_for_is_chosen():
 
 def test_envoy_is_chosen_where_it_can_run():
     assert front_end.choose(Settings(), obstacle="") is FrontEnd.ENVOY
+
+
+def test_a_worker_may_write_its_last_predictions_and_traces_before_it_is_killed():
+    assert STOP_SECONDS > STORE_SECONDS + END_SECONDS + FLUSH_SECONDS
 
 
 def test_where_envoy_cannot_run_bentomls_own_server_is_chosen():

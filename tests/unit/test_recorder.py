@@ -10,6 +10,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
+from structlog.testing import capture_logs
 
 from service.core.answers import Piece, prediction
 from service.core.queries import Explain, ModelName, Trust
@@ -302,10 +303,24 @@ def test_rows_that_cannot_be_written_at_shutdown_are_dropped_and_counted(fake, o
     recorder = started(fake, observer)
     recorder.offer(FD001, *answered((40.0, {})))
 
-    recorder.close(0.05)
+    with capture_logs() as logged:
+        recorder.close(0.05)
 
     assert observer.drops == {Drop.SHUTDOWN: 1}
     assert observer.written == 0
+    assert logged[-1] == {"event": "predictions lost", "log_level": "error", "reason": "shutdown", "rows": 1}
+
+
+def test_rows_whose_write_hangs_at_shutdown_are_counted_and_logged_too(recorder, fake, observer):
+    fake.gate.clear()
+    recorder.offer(FD001, *answered((40.0, {})))
+    fake.entered.wait(PATIENCE)
+
+    with capture_logs() as logged:
+        recorder.close(0.0)
+
+    assert observer.drops == {Drop.SHUTDOWN: 1}
+    assert [(event["event"], event["rows"]) for event in logged] == [("predictions lost", 1)]
 
 
 def test_chores_get_the_open_store(fake, observer):
