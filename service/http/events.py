@@ -1,6 +1,7 @@
 """Route `/v1/events`: units that changed, as server-sent events.
 
-One look at the store a second for each tenant that listens, whatever the number of listeners.
+One look at the store a second for each tenant that listens, whatever the number of listeners. A unit that
+changes between two pages of a look moves in its order: the next look, which overlaps, finds it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from service.errors import Overloaded, ServiceError
 from service.http import units_bodies as bodies
 from service.http.shell import Call, Endpoint, Operation, Reply
 from service.labels import Route
-from service.store.rows import FleetFilter, FleetRow
+from service.store.rows import FleetFilter, FleetRow, place_of
 
 POLL_SECONDS: Final = 1.0
 HEARTBEAT_SECONDS: Final = 15.0
@@ -29,8 +30,8 @@ MOST_LISTENERS: Final = 100
 """Open streams of a worker."""
 MOST_WAITING: Final = 16
 """Events that a slow listener may have waiting; it is disconnected after them, and connects again."""
-MOST_UNITS: Final = 1000
-"""Units of one event."""
+PAGE_UNITS: Final = 1000
+"""Units that one question to the store reads."""
 
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 Event = bytes | None
@@ -160,7 +161,11 @@ class EventsHttp:
 
     async def _changed(self, tenant: str, since: float) -> list[FleetRow]:
         chosen = FleetFilter([*self._desk.predictor.models], tenant, changed_since=since)
-        return await self._desk.store.fleet(chosen, limit=MOST_UNITS)
+        rows = page = await self._desk.store.fleet(chosen, limit=PAGE_UNITS)
+        while len(page) == PAGE_UNITS:
+            page = await self._desk.store.fleet(chosen, limit=PAGE_UNITS, after=place_of(page[-1]))
+            rows = rows + page
+        return rows
 
 
 def _end(listener: Listener) -> None:

@@ -33,7 +33,7 @@ from service.http.shell import (
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
 from service.labels import Route
 from service.store.judgement import Outcome
-from service.store.rows import FleetFilter, FleetRow, Place, UnitKey
+from service.store.rows import FleetFilter, FleetRow, Place, UnitKey, place_of
 from service.streams.window import cycle_problem
 from service.units import CyclesReply, UnitReply, check_name
 
@@ -293,8 +293,7 @@ def _seconds_of(moment: datetime) -> float:
 
 
 def _token(row: FleetRow) -> str:
-    place = msgspec.json.encode((row["lower"], row["model"], row["unit"]))
-    return base64.urlsafe_b64encode(place).decode("ascii").rstrip("=")
+    return base64.urlsafe_b64encode(msgspec.json.encode(place_of(row))).decode("ascii").rstrip("=")
 
 
 def _place(token: str) -> Place:

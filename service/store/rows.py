@@ -34,6 +34,11 @@ FleetRow = Mapping[str, Any]
 `trend`."""
 
 
+def place_of(row: FleetRow) -> Place:
+    """Return the place of a unit in the fleet's order."""
+    return row["lower"], row["model"], row["unit"]
+
+
 class FleetFilter(NamedTuple):
     """Which units of a fleet: of these models, in this state, named so, predicted since.
 

@@ -13,6 +13,7 @@ from service.edge.keys import Grant, KeyScope
 from service.errors import NoStore, Overloaded, StoreUnavailable
 from service.http import events
 from service.http.events import EventsHttp
+from service.store.rows import place_of
 from tests.in_process import in_process, keeping, until
 
 QUICK = 0.005
@@ -45,7 +46,9 @@ class FakeStore:
             raise self.error
         self.looks.append(chosen.tenant)
         since = chosen.changed_since
-        return [r for r in self.rows if r["tenant"] == chosen.tenant and r["predicted_at"] > since][:limit]
+        found = [r for r in self.rows if r["tenant"] == chosen.tenant and r["predicted_at"] > since]
+        found.sort(key=place_of)
+        return [row for row in found if after is None or place_of(row) > after][:limit]
 
 
 @pytest.fixture
@@ -103,6 +106,15 @@ async def test_a_unit_is_told_once_until_it_changes_again(told, store):
     store.predict("17", rul=30.0)
 
     assert await units_of(stream) == ["17"]
+
+
+async def test_units_that_change_together_are_told_however_many_they_are(told, store):
+    names = [f"{number:04}" for number in range(2 * events.PAGE_UNITS + 1)]
+    stream = await listen(told)
+    for name in names:
+        store.predict(name)
+
+    assert sorted(await units_of(stream)) == names
 
 
 async def test_many_listeners_cost_one_look(told, store):
