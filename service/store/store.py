@@ -202,7 +202,7 @@ class Store(Database):
     def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt | None:
         """Store an outcome and judge its predictions; None if the unit is unknown.
 
-        Another outcome of the unit is a conflict, unless `replace` is true.
+        Another outcome of the unit is a conflict, unless `replace` is true. The same one adds its time.
         """
         key = _key(outcome)
         with self.writing() as connection:
@@ -212,10 +212,12 @@ class Store(Database):
             if connection.execute(predicted).first() is None and not _has(connection, READINGS, key):
                 return None
             known = _known_outcome(connection, key)
-            if known is not None and not known.differences(outcome):
-                return Receipt(OutcomeResult.UNCHANGED, known)
-            if known is not None and not replace:
-                return Receipt(OutcomeResult.CONFLICT, known)
+            if known is not None:
+                differs = bool(known.differences(outcome))
+                if not (differs or outcome.adds_time(known)):
+                    return Receipt(OutcomeResult.UNCHANGED, known)
+                if differs and not replace:
+                    return Receipt(OutcomeResult.CONFLICT, known)
             connection.execute(delete(OUTCOMES).where(of_unit(OUTCOMES, key)))
             row = asdict(outcome) | {"kind": outcome.kind.value}
             connection.execute(insert(OUTCOMES).values(row))

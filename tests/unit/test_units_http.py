@@ -150,6 +150,20 @@ async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(serv
     assert service.value("rul_coverage_trials_total", model="fake") == 1
 
 
+@pytest.mark.parametrize("replace", [False, True])
+async def test_the_time_of_an_outcome_is_added_by_the_same_outcome_with_its_time(service, replace):
+    await predicted(service, ("17", 100, 52.0))
+    await report(service, "17", kind="failed", cycle=150)
+    timed = {"kind": "failed", "cycle": 150, "time": "2026-03-01T12:00:00Z"}
+
+    added = (await report(service, "17", **timed, replace=replace)).json()
+    again = (await report(service, "17", **timed)).json()
+
+    assert (added["result"], again["result"]) == ("replaced", "unchanged")
+    assert again["outcome"]["time"] == "2026-03-01T12:00:00Z"
+    assert service.value("rul_outcomes_total", kind="failed") == 1
+
+
 async def test_the_accuracy_of_a_unit_is_the_same_on_every_page(service):
     await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51, 52)))
     known = (await report(service, "17", kind="failed", cycle=100)).json()
