@@ -39,8 +39,9 @@ from service.streams.window import cycle_problem, reading_values, refusal
 class CyclesReply(msgspec.Struct, frozen=True):
     """A unit after its readings are stored.
 
-    `stored` readings are new, `repeated` ones were there. `prediction` is of the window that ends at
-    `last_cycle`; null where the model cannot answer it, which `refusal` explains.
+    `stored` readings are new, `repeated` ones were there; others are older than those that are kept.
+    `prediction` is of the window that ends at `last_cycle`; null where the model cannot answer it, which
+    `refusal` explains.
     """
 
     unit: str

@@ -54,7 +54,7 @@ _KEPT_SINCE: Final = (
     .offset(bindparam("most"))
     .scalar_subquery()
 )
-_TRIM: Final = delete(READINGS).where(*_KEY, READINGS.c.cycle <= _KEPT_SINCE)
+_TRIM: Final = delete(READINGS).where(*_KEY, READINGS.c.cycle <= _KEPT_SINCE).returning(READINGS.c.cycle)
 
 
 class Readings:
@@ -100,16 +100,16 @@ class Readings:
     ) -> list[Appended | ServiceError]:
         given: dict[UnitKey, dict[int, Stored]] = {}  # new in this transaction
         full: set[UnitKey] = set()
-        results: list[Appended | ServiceError] = []
+        taken: list[tuple[Append, Mapping[int, Stored], Stretch] | ServiceError] = []
         for request in requests:
             new = given.setdefault(request.key, {})
             try:
                 fresh, newest = self._take(connection, request, new)
             except ServiceError as error:
-                results.append(error)
+                taken.append(error)
                 continue
             new |= fresh
-            results.append(Appended(len(fresh), len(request.given.cycles) - len(fresh), newest))
+            taken.append((request, fresh, newest))
             if newest.cycles[-1] >= self._most:
                 full.add(request.key)
         rows = [
@@ -119,9 +119,15 @@ class Readings:
         ]
         if rows:
             connection.execute(insert(READINGS), rows)
-        for key in full:
-            connection.execute(_TRIM, {**key._asdict(), "most": self._most})
-        return results
+        gone = {key: self._trim(connection, key) for key in full}
+        return [
+            each if isinstance(each, ServiceError) else _appended(*each, gone.get(each[0].key, set()))
+            for each in taken
+        ]
+
+    def _trim(self, connection: Connection, key: UnitKey) -> set[int]:
+        """Delete the readings of a unit that are older than those kept, and return their cycles."""
+        return {*connection.scalars(_TRIM, {**key._asdict(), "most": self._most})}
 
     def _take(
         self, connection: Connection, request: Append, new: Mapping[int, Stored]
@@ -197,6 +203,11 @@ def _read(
 ) -> dict[int, Stored]:
     rows = connection.execute(query, {**key._asdict(), **given}).all()
     return {cycle: (columns_id, values) for cycle, columns_id, values in rows}
+
+
+def _appended(request: Append, fresh: Mapping[int, Stored], newest: Stretch, gone: set[int]) -> Appended:
+    """Count the readings of a request; those older than the kept ones are neither stored nor repeated."""
+    return Appended(len(fresh.keys() - gone), len(request.given.cycles) - len(fresh), newest)
 
 
 def _numbered(request: Append, last: int) -> list[int]:

@@ -163,6 +163,19 @@ def test_only_the_newest_readings_of_a_unit_are_kept(store):
     assert stored(store, unit="8").cycles == [1]
 
 
+def test_readings_older_than_those_kept_count_neither_as_stored_nor_as_repeated(store):
+    readings = Readings(store, most=3)
+
+    asked = [request(1, 2, 3, 4, 5), request(1, 2), request(1, 4, 6)]
+    counts = [
+        (result.stored, result.repeated)
+        for one in asked
+        for result in readings.append([one, request(9, unit="8")], at=1000.0)[:1]
+    ]
+
+    assert counts == [(3, 0), (0, 0), (1, 1)]
+
+
 def test_old_readings_are_deleted_in_parts(store, monkeypatch):
     monkeypatch.setattr("service.store.readings.PURGE_ROWS", 2)
     append(store, request(1, 2, 3, 4, 5), at=1000.0)
