@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 DAY_SECONDS: Final = 86_400
 PURGE_SECONDS: Final = 3600.0
 """Time between two purges."""
-LATE_SECONDS: Final = 600.0
-"""How long after an outcome a process that could not write may still write predictions of its unit."""
 THREADS: Final = 2
 MOST_QUESTIONS: Final = 64
 """Questions at a time; behind a slow database more would only wait for their deadline."""
@@ -267,7 +265,7 @@ class AsyncStore:
                 self._observer.scored(found.model, found.judgement)
 
     def _chore(self, store: Store) -> None:
-        self._count(store.judge_late_predictions(recorded_after=time() - LATE_SECONDS))
+        self._count(store.judge_late_predictions())
         if monotonic() >= self._purge_at:
             store.purge(time() - self._retention_seconds)
             self._purge_at = monotonic() + PURGE_SECONDS

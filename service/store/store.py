@@ -6,6 +6,7 @@ first counts a prediction against an outcome, because one statement marks and re
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Self
@@ -46,17 +47,23 @@ from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNITS, VERSION
 
 _TABLES: Final = (UNITS, PREDICTIONS, OUTCOMES, READINGS)
 """Tables that know a unit; units first, as `Store.write` locks them."""
-_HAS_LATE_PREDICTIONS: Final = (
-    select(PREDICTIONS.c.id)
-    .where(
-        PREDICTIONS.c.version_id.in_(select(VERSIONS.c.id).where(VERSIONS.c.model == OUTCOMES.c.model)),
-        PREDICTIONS.c.tenant == OUTCOMES.c.tenant,
-        PREDICTIONS.c.unit == OUTCOMES.c.unit,
-        PREDICTIONS.c.last_cycle <= OUTCOMES.c.cycle,
-        PREDICTIONS.c.scored.is_(False),
-    )
-    .exists()
+_JOINED: Final = PREDICTIONS.join(VERSIONS, VERSIONS.c.id == PREDICTIONS.c.version_id).join(
+    OUTCOMES,
+    (OUTCOMES.c.tenant == PREDICTIONS.c.tenant)
+    & (OUTCOMES.c.model == VERSIONS.c.model)
+    & (OUTCOMES.c.unit == PREDICTIONS.c.unit),
 )
+_WITH_LATE_PREDICTIONS: Final = (
+    select(OUTCOMES)
+    .distinct()
+    .select_from(_JOINED)
+    .where(PREDICTIONS.c.scored.is_(False), PREDICTIONS.c.last_cycle <= OUTCOMES.c.cycle)
+)
+LATE_ROWS: Final = 100_000
+"""Predictions before the last look that the next one reads again, in some 20 ms.
+
+Transactions commit out of order, and a process that ended may have left its last rows.
+"""
 _JUDGED_COLUMNS: Final = tuple(PREDICTIONS.c[name] for name in ("last_cycle", "rul", "lower", "upper"))
 
 
@@ -69,6 +76,7 @@ class Store(Database):
         self.readings: Final = Readings(self, most=readings_per_unit)
         self._versions: Sequence[ModelVersion] = ()
         self._ids: Final[dict[tuple[str, str], int]] = {}
+        self._looked_until = sys.maxsize  # id of a prediction
 
     @classmethod
     def open(
@@ -224,15 +232,18 @@ class Store(Database):
             result = OutcomeResult.CREATED if known is None else OutcomeResult.REPLACED
             return Receipt(result, outcome, _judge_once(connection, outcome))
 
-    def judge_late_predictions(self, *, recorded_after: float) -> list[VersionJudgement]:
-        """Judge predictions that were written after the outcome of their unit."""
+    def judge_late_predictions(self) -> list[VersionJudgement]:
+        """Judge predictions that were written after the outcome of their unit, since the last call."""
         with self.reading() as connection:
-            recent = select(OUTCOMES).where(OUTCOMES.c.recorded_at > recorded_after, _HAS_LATE_PREDICTIONS)
-            outcomes = [_outcome(row) for row in connection.execute(recent).mappings()]
+            newest = connection.scalar(select(func.max(PREDICTIONS.c.id))) or 0
+            since = min(self._looked_until, newest) - LATE_ROWS
+            late = _WITH_LATE_PREDICTIONS.where(PREDICTIONS.c.id > since)
+            outcomes = [_outcome(row) for row in connection.execute(late).mappings()]
         judgements: list[VersionJudgement] = []
         for outcome in outcomes:
             with self.writing() as connection:
                 judgements += _judge_once(connection, outcome)
+        self._looked_until = newest
         return judgements
 
 

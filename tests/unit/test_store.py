@@ -292,16 +292,28 @@ def test_a_judged_prediction_is_not_replaced(store):
     assert [found["rul"] for found in kept(store)] == [50.0]
 
 
-@pytest.mark.parametrize(("recorded_after", "judged"), [(1000.0, [2]), (2000.0, [])])
-def test_predictions_after_a_recent_outcome_are_counted_once(store, recorded_after, judged):
+def test_predictions_that_are_written_after_an_outcome_however_long_ago_are_counted_once(store):
     store.write([row(cycle=10)])
-    store.take_outcome(failure(recorded_at=2000.0), replace=False)
-    store.write([row(cycle=11), row(cycle=12)])
+    store.take_outcome(failure(recorded_at=0.0), replace=False)
+    store.write([row(cycle=11), row(cycle=12), row(cycle=61), row("2")])
 
-    first, again = (store.judge_late_predictions(recorded_after=recorded_after) for _ in range(2))
+    first, again = (store.judge_late_predictions() for _ in range(2))
 
-    assert [len(found.judgement) for found in first] == judged
+    assert [len(found.judgement) for found in first] == [2]
     assert again == []
+
+
+def test_late_predictions_are_found_however_many_were_written_since_the_last_look(store, monkeypatch):
+    monkeypatch.setattr("service.store.store.LATE_ROWS", 0)
+    store.write([row(cycle=10)])
+    store.take_outcome(failure(), replace=False)
+    store.judge_late_predictions()
+    store.write([row(cycle=11)])
+    store.write([row("2", cycle) for cycle in range(20)])
+
+    (found,) = store.judge_late_predictions()
+
+    assert len(found.judgement) == 1
 
 
 def test_outcomes_without_late_predictions_cost_one_transaction_together(store):
@@ -312,7 +324,7 @@ def test_outcomes_without_late_predictions_cost_one_transaction_together(store):
     begun = []
     event.listen(store._engine, "begin", begun.append)
 
-    judged = store.judge_late_predictions(recorded_after=1000.0)
+    judged = store.judge_late_predictions()
 
     assert (len(judged), len(begun)) == (1, 2)
 

@@ -106,7 +106,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS)
     def judge_late_predictions(self, process):
-        judgements = self.stores[process].judge_late_predictions(recorded_after=0.0)
+        judgements = self.stores[process].judge_late_predictions()
 
         self.judge(judgements, list(self.outcomes))
 

@@ -198,7 +198,7 @@ class LateStore:
         self.asked += 1
         return Receipt(OutcomeResult.UNCHANGED, outcome) if self.asked > 1 else None
 
-    def judge_late_predictions(self, *, recorded_after):
+    def judge_late_predictions(self):
         return []
 
     def purge(self, before):
