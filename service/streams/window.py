@@ -29,16 +29,17 @@ class StreamWindow:
         last_cycle: The cycle number of the last reading; NaN = unknown.
     """
 
-    __slots__ = ("_readings", "_rules", "last_cycle")
+    __slots__ = ("_most", "_readings", "_rules", "last_cycle")
 
     def __init__(self, rules: WindowRules) -> None:
         self._rules: Final = rules
+        self._most: Final = min(rules.context, rules.max_cycles)
         self._readings: FloatArray = np.empty((0, len(rules.names)), np.float32)
         self.last_cycle = math.nan
 
     @property
     def cycles(self) -> int:
-        """Readings in the window, at most the model's context."""
+        """Readings in the window, at most the model's context and the most that a window may have."""
         return len(self._readings)
 
     def begin(self, history: WindowInput | None, *, first_cycle: float | None) -> None:
@@ -75,7 +76,7 @@ class StreamWindow:
             kept = kept[:0]
         elif skipped > 0 and self.cycles:
             kept = np.concatenate([kept, np.full((int(skipped), kept.shape[1]), np.nan, np.float32)])
-        self._readings = np.concatenate([kept, values[None]])[-self._rules.context :]
+        self._readings = np.concatenate([kept, values[None]])[-self._most :]
         self.last_cycle = following
 
     def checked(self, unit: str | None) -> Windows:
@@ -85,8 +86,6 @@ class StreamWindow:
             InvalidWindow: too much of it is missing.
         """
         cycles = self.cycles
-        if cycles > self._rules.max_cycles:
-            raise _invalid(AT, "too_long", f"expected at most {self._rules.max_cycles} cycles, got {cycles}")
         windows, defects = check(self._readings[None], [cycles], [self.last_cycle], self._rules, units=[unit])
         if defects:  # each reading is sound by itself: what is left is what they are together
             raise refusal([Problem(AT, defect.code, defect.detail) for defect in defects])
@@ -99,7 +98,7 @@ class StreamWindow:
         number = _whole(cycle, f"{AT}/cycle")
         if number <= self.last_cycle:
             raise CycleConflict(f"expected a cycle after {self.last_cycle:g}, got {number:g}")
-        at_least = min(self.cycles, self._rules.context - 1) if math.isnan(self.last_cycle) else 0
+        at_least = min(self.cycles, self._most - 1) if math.isnan(self.last_cycle) else 0
         if number < at_least:
             detail = f"expected at least {at_least} after {self.cycles} readings, got {number:g}"
             raise _invalid(f"{AT}/cycle", "bad_cycle", detail)

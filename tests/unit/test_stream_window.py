@@ -84,6 +84,15 @@ def test_at_every_reading_it_is_checked_as_the_whole_window_would_be(readings):
         assert outcome(window) == outcome_alone(readings[:i], float(i))
 
 
+def test_a_stream_goes_on_where_a_window_may_have_fewer_cycles_than_the_model_reads():
+    window = made(CONTEXT + 2, first_cycle=1, rules=replace(RULES, max_cycles=CONTEXT - 1))
+
+    got = window.checked("1")
+
+    np.testing.assert_array_equal(got.readings, [[row(i) for i in range(3, CONTEXT + 2)]])
+    assert got.last_cycle == [CONTEXT + 2]
+
+
 def test_missing_readings_of_the_history_count_until_they_have_left_the_window():
     window = StreamWindow(RULES)
     history = [row(0.0), row(math.nan)]
