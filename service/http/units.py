@@ -63,7 +63,7 @@ def _read() -> list[Endpoint]:
         FleetBody,
         MODEL,
         Parameter("state", "Only units in this state.", {"enum": list(STATES)}),
-        Parameter("q", "Only units whose name contains this text."),
+        Parameter("q", "Only units whose name contains this text, in upper or lower case."),
         Parameter("changed_since", "Only units with a prediction after this time.", _TIME),
         LIMIT,
         Parameter("after", "The `next` of the previous page."),

@@ -224,6 +224,7 @@ def _sqlite(url: str, path: Path) -> Engine:
 
     def on_connect(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 SQLAlchemy's own
         connection.isolation_level = None  # `on_begin` begins transactions
+        connection.create_function("lower", 1, _lower, deterministic=True)
         # Readers work beside a writer; SQLite ignores its timeout here.
         _insist(lambda: connection.execute("PRAGMA journal_mode=WAL"))
         connection.execute("PRAGMA synchronous=FULL")  # a committed row is on the disk
@@ -245,6 +246,11 @@ def _sqlite(url: str, path: Path) -> Engine:
     event.listen(engine, "connect", on_connect)
     event.listen(engine, "begin", on_begin)
     return engine
+
+
+def _lower(text: str | None) -> str | None:
+    """Lower a text of any alphabet; SQLite's own function knows A to Z alone."""
+    return None if text is None else text.lower()
 
 
 def _insist(run: Callable[[], object]) -> None:

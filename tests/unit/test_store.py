@@ -338,6 +338,13 @@ def test_a_fleet_is_listed_by_urgency_page_by_page(store):
     assert names(first) + names(second) == ["c", "a", "b", "d"]
 
 
+@pytest.mark.parametrize("text", ["pümpe-Ж", "PÜMPE-ж", "ÜM"])
+def test_names_are_found_in_either_case_of_any_alphabet(store, text):
+    store.write([row("Pümpe-Ж"), row("pumpe")])
+
+    assert names(fleet(store, name=text)) == ["Pümpe-Ж"]
+
+
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
