@@ -17,6 +17,8 @@ from torch import Tensor
 
 from model.dataset import join_windows
 from model.domain import (
+    NEAR_CAP,
+    BoolArray,
     FloatArray,
     IntArray,
     WindowSet,
@@ -48,6 +50,8 @@ SHORT_SHARE: Final = 0.3
 """Share of the training windows that are repeated as short histories, whose errors are larger."""
 GAP_SHARE: Final = 0.2
 """Share of the training windows that are repeated with a gap: else an interval is as narrow with one."""
+AGELESS_SHARE: Final = 0.2
+"""Share of the training windows that are repeated without a cycle number: their errors are larger too."""
 LENGTHS: Final = (1 / 5, 1 / 3, 1 / 2, 3 / 4, 1)
 """Shares of the context at which entropy bands begin, after windows of two cycles. Most windows are full."""
 ENTROPY_QUANTILES: Final = np.array([0.005, 0.5, 0.995])
@@ -129,7 +133,7 @@ def cut_windows(windows: WindowSet, most: IntArray) -> WindowSet:
 
 
 def with_lacking(windows: WindowSet) -> WindowSet:
-    """Repeat some of the windows, cut to a random number of their last cycles or with a gap."""
+    """Repeat some windows: cut to a random number of last cycles, with a gap, or without a cycle number."""
     rng = np.random.default_rng(0)
 
     def some(share: float) -> WindowSet:
@@ -137,7 +141,9 @@ def with_lacking(windows: WindowSet) -> WindowSet:
 
     short, gapped = some(SHORT_SHARE), some(GAP_SHARE)
     cut = cut_windows(short, rng.integers(1, short.lengths + 1))
-    return join_windows([windows, cut, with_gaps(gapped, torch.Generator().manual_seed(0))])
+    ageless = some(AGELESS_SHARE)
+    ageless = replace(ageless, last_cycle=np.full_like(ageless.last_cycle, np.nan))
+    return join_windows([windows, cut, with_gaps(gapped, torch.Generator().manual_seed(0)), ageless])
 
 
 def normalised_error(read: Read, windows: WindowSet, *, cap: float) -> FloatArray:
@@ -163,15 +169,33 @@ def unit_weights(unit: NDArray[np.str_]) -> FloatArray:
     return 1.0 / counts[inverse]
 
 
-def interval_bounds(error: FloatArray, unit: NDArray[np.str_], *, coverage: float) -> FloatArray:
-    """Return the (1 - coverage) / 2 quantiles of the normalised error on both sides, [2].
+def at_cap(unclipped: FloatArray, *, cap: float) -> IntArray:
+    """Tell answers at the cap (1) from those below it (0), [W], as `Distribution` does."""
+    return (np.clip(unclipped, 0.0, cap) >= NEAR_CAP * cap).astype(np.int64)
 
-    Units have equal weight. The lower bound is at most 0 and the upper at least 0, so an interval
-    always contains its answer.
+
+def rows_like(group: IntArray, unit: NDArray[np.str_], *, wanted: int) -> BoolArray:
+    """Choose the rows of a group, [W]; all rows where it has fewer than `FEWEST_UNITS` units."""
+    own = group == wanted
+    return own if len(np.unique(unit[own])) >= FEWEST_UNITS else np.ones(len(unit), dtype=np.bool_)
+
+
+def interval_bounds(
+    error: FloatArray, group: IntArray, unit: NDArray[np.str_], *, coverage: float
+) -> FloatArray:
+    """Return the (1 - coverage) / 2 quantiles of the normalised error on both sides, [2, 2].
+
+    A row each for answers below the cap and at it (`at_cap`): at the cap an answer can only be too high, and
+    together these errors would set the lower bound of all. Units have equal weight. The lower bound is at
+    most 0 and the upper at least 0, so an interval always contains its answer.
     """
     tail = (1.0 - coverage) / 2.0
-    low, high = weighted_quantiles(error, unit_weights(unit), np.array([tail, 1.0 - tail]))
-    return np.array([min(low, 0.0), max(high, 0.0)])
+    bounds: list[tuple[float, float]] = []
+    for wanted in (0, 1):
+        rows = rows_like(group, unit, wanted=wanted)
+        low, high = weighted_quantiles(error[rows], unit_weights(unit[rows]), np.array([tail, 1.0 - tail]))
+        bounds.append((min(low, 0.0), max(high, 0.0)))
+    return np.array(bounds)
 
 
 def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> FloatArray:
@@ -184,11 +208,11 @@ def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float
     """
     share = np.clip(read.unclipped / cap, 0.0, np.nextafter(1.0, 0.0))
     rows_of = [(share * BANDS).astype(np.int64) == n for n in range(BANDS)]
-    factors = np.ones(BANDS)
+    factors, group = np.ones(BANDS), at_cap(read.unclipped, cap=cap)
     for _ in range(ROUNDS):
         error = normalised_error(rescaled(read, factors, cap=cap), windows, cap=cap)
-        low, high = interval_bounds(error, windows.unit, coverage=coverage)
-        used = np.maximum(error / min(low, -SMALLEST_BOUND), error / max(high, SMALLEST_BOUND))
+        low, high = interval_bounds(error, group, windows.unit, coverage=coverage)[group].T
+        used = np.maximum(error / np.minimum(low, -SMALLEST_BOUND), error / np.maximum(high, SMALLEST_BOUND))
         for n, rows in enumerate(rows_of):
             unit = windows.unit[rows]
             if used.any() and len(np.unique(unit)) >= FEWEST_UNITS:
@@ -227,19 +251,23 @@ def fit_scale(net: RulNetwork, windows: WindowSet, *, factors: FloatArray | None
 
 
 def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
-    """Set the quantile table and the interval from answers to held-out units.
+    """Set the quantile tables and the intervals from answers to held-out units, below the cap and at it.
 
     `read` may come from the networks of the folds: their errors stand for this network's.
     """
-    config = net.config
-    error = normalised_error(read, windows, cap=config.cap)
-    quantile = weighted_quantiles(error, unit_weights(windows.unit), np.array(PROBABILITIES))
-    bounds = interval_bounds(error, windows.unit, coverage=config.coverage)
-    quantile[-1] += 0.1 * (quantile[-1] - quantile[0])  # larger errors are possible
-    quantile = with_tail(quantile, float(bounds[0]), coverage=config.coverage)
-    # Keep the table strictly rising, so it has an inverse.
-    step = 1e-3 * np.arange(len(quantile))
-    set_buffer(net.distribution, "quantile", quantile + step - step.mean())
+    config, unit = net.config, windows.unit
+    error, group = normalised_error(read, windows, cap=config.cap), at_cap(read.unclipped, cap=config.cap)
+    bounds = interval_bounds(error, group, unit, coverage=config.coverage)
+    tables: list[FloatArray] = []
+    for wanted, (lower, _) in enumerate(bounds.tolist()):
+        rows = rows_like(group, unit, wanted=wanted)
+        quantile = weighted_quantiles(error[rows], unit_weights(unit[rows]), np.array(PROBABILITIES))
+        quantile[-1] += 0.1 * (quantile[-1] - quantile[0])  # larger errors are possible
+        quantile = with_tail(quantile, lower, coverage=config.coverage)
+        # Keep the table strictly rising, so it has an inverse.
+        step = 1e-3 * np.arange(len(quantile))
+        tables.append(quantile + step - step.mean())
+    set_buffer(net.distribution, "quantile", np.stack(tables))
     set_buffer(net.distribution, "interval", bounds)
 
 
@@ -256,17 +284,19 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
     On the windows that set an interval, its coverage is nominal by construction; leaving one unit out
     estimates the coverage for a new unit.
     """
-    error = normalised_error(read, windows, cap=cap)
+    error, group = normalised_error(read, windows, cap=cap), at_cap(read.unclipped, cap=cap)
     rul = np.clip(read.unclipped, 0.0, cap)
     lower, upper = rul.copy(), rul.copy()
     for unit in np.unique(windows.unit):
         own = windows.unit == unit
         if own.all():
             continue
-        low, high = interval_bounds(error[~own], windows.unit[~own], coverage=coverage)
+        bounds = interval_bounds(error[~own], group[~own], windows.unit[~own], coverage=coverage)
+        low, high = bounds[group[own]].T
         lower[own] = rul[own] + low * read.scale[own]
         upper[own] = rul[own] + high * read.scale[own]
-    return Answered(windows.rul, rul, np.clip(lower, 0, cap), np.clip(upper, 0, cap), windows.unit)
+    upper[upper >= NEAR_CAP * cap] = cap  # as `Distribution` does
+    return Answered(windows.rul, rul, np.clip(lower, 0, cap), upper, windows.unit)
 
 
 def entropy_references(net: RulNetwork, windows: WindowSet) -> list[dict[str, Any]]:

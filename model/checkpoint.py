@@ -24,7 +24,7 @@ from model.networks import build_network, config_from_json
 NETWORK_FILE: Final = "network.pt"
 RUN_FILE: Final = "run.json"
 STATE_FILE: Final = "state.pt"
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 
 class InvalidCheckpoint(RulError):

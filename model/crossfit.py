@@ -16,6 +16,7 @@ import torch
 
 from model.calibration import (
     Read,
+    at_cap,
     cut_windows,
     fit_distribution,
     fit_scale,
@@ -28,7 +29,7 @@ from model.calibration import (
     with_lacking,
 )
 from model.dataset import Split, answerable, held_out_windows, join_windows, windows_ending_at
-from model.domain import FloatArray, Trajectory, WindowSet, concatenated
+from model.domain import BoolArray, FloatArray, Trajectory, WindowSet, concatenated
 from model.evaluation import Answered, Figure
 from model.faithfulness import (
     Faithfulness,
@@ -120,25 +121,27 @@ def fewest_cycles_that_hold(folds: Sequence[Fold]) -> int:
     """
     config = folds[0].net.config
     read, windows = joined(folds)
-    error = normalised_error(read, windows, cap=config.cap)
-    low, high = interval_bounds(error, windows.unit, coverage=config.coverage)
+    error, group = normalised_error(read, windows, cap=config.cap), at_cap(read.unclipped, cap=config.cap)
+    bounds = interval_bounds(error, group, windows.unit, coverage=config.coverage)
     fewest = n = config.context
     while n >= 1:
-        errors = np.concatenate([_cut_error(fold, n) for fold in folds])
-        covered = (low <= errors) & (errors <= high)
+        covered = np.concatenate([_cut_covered(fold, n, bounds) for fold in folds])
         if len(covered) and covered.mean() < config.coverage - SHORT_LACK:
             break
         fewest, n = n, n * 3 // 4
     return fewest
 
 
-def _cut_error(fold: Fold, cycles: int) -> FloatArray:
-    """Compute normalised errors of the longer windows, cut to this many cycles."""
-    longer = fold.windows.take(fold.windows.lengths > cycles)
+def _cut_covered(fold: Fold, cycles: int, bounds: FloatArray) -> BoolArray:
+    """Tell which of the longer windows, cut to this many cycles, have their truth in the interval."""
+    longer, cap = fold.windows.take(fold.windows.lengths > cycles), fold.net.config.cap
     if len(longer) == 0:
-        return np.zeros(0, np.float32)
+        return np.zeros(0, np.bool_)
     cut = cut_windows(longer, np.full(len(longer), cycles))
-    return normalised_error(fold.answers(cut), cut, cap=fold.net.config.cap)
+    read = fold.answers(cut)
+    low, high = bounds[at_cap(read.unclipped, cap=cap)].T
+    error = normalised_error(read, cut, cap=cap)
+    return (low <= error) & (error <= high)
 
 
 def held_out_lives(

@@ -97,6 +97,7 @@ NOVELTY_LIMIT: Final = 2.0
 one good window in 200 is above 1 by chance; chance is an unlikely reason for twice that distance."""
 
 
+BEYOND_OLDEST: Final = 1.25  # Times the oldest of training: from there a cycle number is taken for unknown
 NEAR_CAP: Final = 0.98
 """Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
 so the network's answers for new units scatter just below it, and their digits mean nothing."""

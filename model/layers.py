@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from model.domain import BEYOND_OLDEST
 from model.reference import Reference
 from model.regimes import TIE
 
@@ -154,10 +155,10 @@ def cycle_age(lengths: Tensor, last_cycle: Tensor, *, oldest: Tensor, valid: Ten
 def age_of(cycle: Tensor, *, oldest: Tensor) -> Tensor:
     """Compute log1p of cycle numbers over that of the oldest unit, and whether they are known.
 
-    [...] -> [..., 2]. Both are 0 where the number is unknown (NaN). Numbers beyond the oldest in training
-    count as the oldest.
+    [...] -> [..., 2]. Both are 0 where the number is unknown: NaN, or beyond `BEYOND_OLDEST` times the oldest
+    in training, which is no age of such a unit. Numbers a little beyond the oldest count as the oldest.
     """
-    known = ~torch.isnan(cycle)
+    known = cycle <= BEYOND_OLDEST * oldest  # not of NaN
     number = torch.minimum(torch.where(known, cycle, 0.0).clamp(min=0.0), oldest)
     return torch.stack((torch.log1p(number) / torch.log1p(oldest), known.to(cycle.dtype)), dim=-1)
 

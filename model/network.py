@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from model.attention import CycleDropout
+from model.domain import NEAR_CAP
 from model.layers import Standardise, cycle_age, masked_softmax
 from model.novelty import Novelty, statistics
 
@@ -128,6 +129,8 @@ class Answers(NamedTuple):
 class Distribution(nn.Module):
     """Distribution of the RUL: rul + scale * Q(p), with a table Q of calibrated quantiles.
 
+    Answers at the cap have a table and an interval of their own: they are too high or right, never too low.
+    An upper bound near the cap is the cap: such a unit may have any number of cycles beyond.
     All uncertainty outputs come from it, so they are consistent. Probabilities are those of a unit that has
     not failed before its last cycle. An RUL is a whole number, of which the distribution is continuous:
     "within 10 cycles" is below 10.5, "below 30" is below 29.5.
@@ -138,27 +141,34 @@ class Distribution(nn.Module):
         self.config = config
         probability = torch.tensor(PROBABILITIES)
         self.register_buffer("probability", probability)
-        self.register_buffer("quantile", 6.0 * probability - 3.0)
-        self.register_buffer("interval", torch.tensor([-2.0, 2.0]))
+        self.register_buffer(
+            "quantile", (6.0 * probability - 3.0).repeat(2, 1)
+        )  # [2, Q], below the cap and at it
+        self.register_buffer("interval", torch.tensor([-2.0, 2.0]).repeat(2, 1))  # [2, 2], the same
         within = [horizon + HALF for horizon in config.horizons]
         bounds = [-HALF, *within, config.critical_below - HALF, config.degrading_below - HALF]
         self.register_buffer("bounds", torch.tensor(bounds, dtype=torch.float32), persistent=False)
 
     def forward(self, rul: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[B], [B] -> interval [B, 2], failure probability [B, K], health state [B, 3]."""
-        interval = rul[:, None] + scale[:, None] * self.get_buffer("interval")  # [B, 2]
-        below = self.probability_below((self.get_buffer("bounds") - rul[:, None]) / scale[:, None])
+        near_cap = NEAR_CAP * self.config.cap
+        at_cap = (rul >= near_cap).long()  # [B]
+        lower, upper = (rul[:, None] + scale[:, None] * self.get_buffer("interval")[at_cap]).unbind(-1)
+        upper = torch.where(upper >= near_cap, self.config.cap, upper)
+        interval = torch.stack((lower.clamp(min=0.0), upper), dim=-1)
+        deviation = (self.get_buffer("bounds") - rul[:, None]) / scale[:, None]
+        below = self.probability_below(deviation, self.get_buffer("quantile")[at_cap])
         failed = below[:, :1]
         below = (below[:, 1:] - failed) / (1.0 - failed).clamp(min=LEAST_RUNNING)
         horizons = len(self.config.horizons)
         critical, degrading_or_worse = below[:, horizons : horizons + 1], below[:, horizons + 1 :]
         health = torch.cat((1.0 - degrading_or_worse, degrading_or_worse - critical, critical), dim=-1)
-        return interval.clamp(0.0, self.config.cap), below[:, :horizons], health
+        return interval, below[:, :horizons], health
 
-    def probability_below(self, deviation: Tensor) -> Tensor:
-        """Compute P(normalised error <= deviation), [B, K], linear between quantiles."""
-        quantile, probability = self.get_buffer("quantile"), self.get_buffer("probability")
-        part = (deviation.unsqueeze(-1) - quantile[:-1]) / (quantile[1:] - quantile[:-1])  # [B, K, Q-1]
+    def probability_below(self, deviation: Tensor, quantile: Tensor) -> Tensor:
+        """Compute P(normalised error <= deviation), [B, K], linear between quantiles [B, Q]."""
+        probability, low, high = self.get_buffer("probability"), quantile[:, None, :-1], quantile[:, None, 1:]
+        part = (deviation.unsqueeze(-1) - low) / (high - low)  # [B, K, Q - 1]
         return (part.clamp(0.0, 1.0) * (probability[1:] - probability[:-1])).sum(-1)
 
 
@@ -214,8 +224,6 @@ class RulNetwork(nn.Module, ABC):
         estimate = self.estimate(readings, lengths, last_cycle)
         rul = estimate.unclipped.clamp(0.0, self.config.cap)
         interval, failure, health = self.distribution(rul, self.error_scale(estimate.context))
-        if estimate.health is not None:
-            health = estimate.health.softmax(-1)
         return Answers(
             rul,
             interval,

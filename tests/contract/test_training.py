@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from model.calibration import (
+    AGELESS_SHARE,
     GAP_SHARE,
     SHORT_SHARE,
+    at_cap,
     cut_windows,
     fit_scale,
     interval_bounds,
@@ -385,7 +387,8 @@ def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, finished):
     read, windows = joined(behind)
 
     error = normalised_error(read, windows, cap=FLEET.cap)
-    expected = interval_bounds(error, windows.unit, coverage=FLEET.nominal_coverage)
+    group = at_cap(read.unclipped, cap=FLEET.cap)
+    expected = interval_bounds(error, group, windows.unit, coverage=FLEET.nominal_coverage)
 
     interval = made.network().distribution.get_buffer("interval")
     np.testing.assert_allclose(interval.numpy(), expected, rtol=1e-5)
@@ -430,14 +433,17 @@ def test_history_is_cut_from_its_beginning():
     assert cut[1, :, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_short_histories_and_gaps_are_added_and_the_windows_stay(parts):
+def test_short_histories_gaps_and_unknown_ages_are_added_and_the_windows_stay(parts):
     windows, some = len(parts.training), int(SHORT_SHARE * len(parts.training))
     all_ = with_lacking(parts.training)
     short = all_.take(np.arange(windows, windows + some))
-    gapped = all_.take(np.arange(windows + some, len(all_)))
+    gapped = all_.take(windows + some + np.arange(int(GAP_SHARE * windows)))
+    ageless = all_.take(np.arange(windows + some + len(gapped), len(all_)))
 
     np.testing.assert_array_equal(all_.readings[:windows], parts.training.readings)
-    assert len(gapped) == int(GAP_SHARE * windows)
+    assert len(ageless) == int(AGELESS_SHARE * windows)
+    assert np.isnan(ageless.last_cycle).all()
+    assert not np.isnan(all_.last_cycle[: windows + some + len(gapped)]).any()
     within = np.arange(FLEET.context) < gapped.lengths[:, None]
     lost = np.isnan(gapped.readings).all(axis=2) & within
     assert 0.1 < lost.sum() / within.sum() < MOST_LOST
@@ -455,12 +461,15 @@ def test_a_history_is_long_enough_from_where_the_interval_holds(parts):
 
     read, windows = fold.read, fold.windows
     error = normalised_error(read, windows, cap=FLEET.cap)
-    low, high = interval_bounds(error, windows.unit, coverage=FLEET.nominal_coverage)
+    group = at_cap(read.unclipped, cap=FLEET.cap)
+    bounds = interval_bounds(error, group, windows.unit, coverage=FLEET.nominal_coverage)
     longer = windows.take(windows.lengths > found)
     assert 1 <= found <= FLEET.context
     if found < FLEET.context:
         cut = cut_windows(longer, np.full(len(longer), found))
-        errors = normalised_error(read_windows(net, cut), cut, cap=FLEET.cap)
+        again = read_windows(net, cut)
+        errors = normalised_error(again, cut, cap=FLEET.cap)
+        low, high = bounds[at_cap(again.unclipped, cap=FLEET.cap)].T
         assert ((low <= errors) & (errors <= high)).mean() >= 0.8
 
 

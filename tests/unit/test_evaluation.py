@@ -114,10 +114,22 @@ def test_weighted_quantiles_of_equal_weights_are_the_plain_ones():
 def test_an_interval_always_holds_its_answer():
     error = np.linspace(1.0, 2.0, 20)  # every answer too low
 
-    low, high = interval_bounds(error, np.array(["u"] * 20), coverage=0.9)
+    bounds = interval_bounds(error, np.zeros(20, np.int64), np.array(["u"] * 20), coverage=0.9)
 
-    assert low == 0.0
-    assert high > 1.9
+    assert bounds[:, 0].tolist() == [0.0, 0.0]
+    assert (bounds[:, 1] > 1.9).all()
+
+
+def test_errors_of_answers_at_the_cap_set_no_bound_of_those_below_it():
+    rng = np.random.default_rng(0)
+    error = np.concatenate([rng.normal(0, 1, 2000), -np.abs(rng.normal(0, 9, 2000))])
+    group, unit = np.repeat([0, 1], 2000), np.tile([str(i) for i in range(20)], 200)
+
+    below, at = interval_bounds(error, group, unit, coverage=0.9)
+
+    assert below == pytest.approx([-1.64, 1.64], abs=0.1)
+    assert at[0] < -15
+    assert at[1] < 0.1
 
 
 def labelled(rul, unit):
@@ -170,17 +182,19 @@ def fitted_distribution():
 def test_below_the_interval_the_odds_of_failing_fall_as_from_the_answer_to_its_lower_bound(times):
     distribution = fitted_distribution()
 
-    below = distribution.probability_below(times * distribution.interval[None, :1]).item()
+    below = distribution.probability_below(times * distribution.interval[:1, :1], distribution.quantile[:1])
 
-    assert below == pytest.approx(1.0 / (1.0 + 19.0**times), rel=0.15)  # 19 to 1 are the odds of the bound
+    assert below.item() == pytest.approx(
+        1.0 / (1.0 + 19.0**times), rel=0.15
+    )  # 19 to 1 are the odds of the bound
 
 
 def test_between_the_bounds_probabilities_are_shares_of_held_out_errors():
     distribution = fitted_distribution()
 
-    below = distribution.probability_below(torch.tensor([[-1.0, 0.0, 1.0]]))[0].tolist()
+    below = distribution.probability_below(torch.tensor([[-1.0, 0.0, 1.0]]), distribution.quantile[:1])
 
-    assert below == pytest.approx([0.16, 0.5, 0.84], abs=0.03)  # of a normal distribution
+    assert below[0].tolist() == pytest.approx([0.16, 0.5, 0.84], abs=0.03)  # of a normal distribution
 
 
 def test_decisions_and_stated_probabilities_have_one_tail():

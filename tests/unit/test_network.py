@@ -172,13 +172,16 @@ def test_each_cycle_knows_its_own_number():
     assert not age[0, 3].any()
 
 
-@pytest.mark.parametrize(("last", "expected"), [(1e30, 1.0), (-1e30, 0.0), (0.0, 0.0)])
-def test_absurd_cycle_numbers_stay_within_those_of_training(last, expected):
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [(60.0, (1.0, 1.0)), (63.0, (0.0, 0.0)), (1e30, (0.0, 0.0)), (-1e30, (0.0, 1.0)), (0.0, (0.0, 1.0))],
+)
+def test_cycle_numbers_far_beyond_those_of_training_are_unknown_and_nearer_ones_the_oldest(last, expected):
     age = cycle_age(
         torch.tensor([1]), torch.tensor([last]), oldest=torch.tensor(50.0), valid=torch.tensor([[True]])
     )
 
-    assert age[0, 0, 0] == expected
+    assert tuple(age[0, 0].tolist()) == expected
 
 
 def test_a_ragged_lstm_reads_backwards_from_each_windows_own_end():
@@ -199,9 +202,27 @@ def test_a_ragged_lstm_reads_backwards_from_each_windows_own_end():
 def test_the_distribution_inverts_its_own_quantiles():
     distribution = Distribution(CONFIG)
 
-    below = distribution.probability_below(distribution.quantile[None])
+    below = distribution.probability_below(distribution.quantile, distribution.quantile)
 
-    torch.testing.assert_close(below[0], distribution.probability)
+    torch.testing.assert_close(below, distribution.probability.repeat(2, 1))
+
+
+def test_answers_at_the_cap_have_an_interval_and_a_table_of_their_own():
+    distribution = Distribution(CONFIG)
+    distribution.interval[1] = torch.tensor([-4.0, 0.0])
+    distribution.quantile[1] *= 2.0
+
+    interval, failure, _ = distribution(torch.tensor([97.0, 99.0]), torch.tensor([20.0, 20.0]))
+
+    assert interval.tolist() == [[57.0, 100.0], [19.0, 100.0]]
+    assert failure[0, 1] < 0.01 < failure[1, 1]
+
+
+@pytest.mark.parametrize(("rul", "upper"), [(87.9, 97.9), (88.1, 100.0)])
+def test_an_upper_bound_near_the_cap_is_the_cap(rul, upper):
+    interval, _, _ = Distribution(CONFIG)(torch.tensor([rul]), torch.tensor([5.0]))
+
+    assert interval[0].tolist() == pytest.approx([rul - 10.0, upper])
 
 
 def test_a_unit_that_runs_has_not_failed_yet():
