@@ -27,6 +27,10 @@ NEARLY_CONSTANT: Final = 0.995
 """Share of readings with one value from which a column says hardly anything."""
 MANY: Final = 0.001
 """Share of outliers among a column's readings from which they deserve a look."""
+LATE_START: Final = 0.1
+"""Share of the median life at which records begin on average, from which cycle numbers may be no age."""
+MANY_RUNNING: Final = 0.2
+"""Share of units that have not failed, from which those that failed may be unlike the others."""
 FEW_UNITS: Final = 20
 """Failed units below which errors and intervals have wide bounds."""
 MOST_NAMED: Final = 3
@@ -187,7 +191,12 @@ def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Itera
         yield Finding("warning", text)
     censored = facts.units - facts.failed
     if facts.failed and censored:
-        yield Finding("note", f"{censored} of {facts.units} units have not failed: they have no RUL")
+        text = f"{censored} of {facts.units} units have not failed: they have no RUL"
+        if many := censored > MANY_RUNNING * facts.units:
+            text += (
+                ". If they were replaced before they failed, the weak ones teach, and answers are too early"
+            )
+        yield Finding("warning" if many else "note", text)
 
 
 def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:
@@ -234,6 +243,12 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
         )
     elif fleet.context > median:
         text = f"context = {fleet.context} is above the median life of {median:g} cycles; {context} suits it"
+        yield Finding("warning", text)
+    if facts.start > LATE_START * median:
+        text = (
+            f"the first readings stand at cycle {facts.start:g}, and the model reads the age: number the "
+            "cycles of each unit from the start of its life, or leave out the key cycle"
+        )
         yield Finding("warning", text)
     if fleet.cap > median:
         text = f"cap = {fleet.cap:g} is above the median life of {median:g} cycles; {cap:g} suits it"

@@ -24,6 +24,9 @@ Format = Literal["cmapss", "csv", "parquet", "feather", "xlsx"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 CONFIGS: Final = Path(__file__).parent / "configs"
 ONE_FILE_A_UNIT: Final = "file"
+WITHIN_CAP: Final = 0.9
+"""Share of the cap up to which horizons and bounds lie: labels end at the cap, so of a unit with the cap or
+more left nobody can say how probable it is to fail by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class ModelDefaults:
     horizons: tuple[int, ...] = (10, 30, 60)  # Horizons of the failure probabilities, in cycles
     nominal_coverage: float = 0.9  # Coverage of the interval, 0..1
     critical_below: float = 30.0  # RUL in cycles below which a unit is critical
-    degrading_below: float = 125.0  # RUL in cycles below which a unit is degrading, above critical
+    degrading_below: float = 100.0  # RUL in cycles below which a unit is degrading, above critical
     max_missing_fraction: float = 0.5  # Maximum share of missing readings in a window
 
 
@@ -106,6 +109,7 @@ class Fleet(ModelDefaults):
         odd = [name for name in names if not name.strip()]
         odd += [text for text in (*names, *texts) if not text.isprintable()]
         twice = sorted({source for source in self.sources if self.sources.count(source) > 1})
+        highest = WITHIN_CAP * self.cap
         positive_rising = all(a < b for a, b in zip((0, *self.horizons), self.horizons, strict=False))
         wants = {
             f"format must be one of {', '.join(FORMATS)}, got {self.format!r}": self.format in FORMATS,
@@ -122,15 +126,15 @@ class Fleet(ModelDefaults):
             f"horizons must be positive and rise, got {list(self.horizons)}": (
                 bool(self.horizons) and positive_rising
             ),
-            f"horizons must not exceed the cap of {self.cap:g}, got {list(self.horizons)}": (
-                all(horizon <= self.cap for horizon in self.horizons)
+            f"horizons must not exceed {highest:g}, {WITHIN_CAP:g} of the cap, got {list(self.horizons)}": (
+                all(horizon <= highest for horizon in self.horizons)
             ),
             f"nominal_coverage must be between 0 and 1, got {self.nominal_coverage}": (
                 0 < self.nominal_coverage < 1
             ),
-            "0 < critical_below < degrading_below <= cap, got "
-            f"{self.critical_below}, {self.degrading_below}, {self.cap}": (
-                0 < self.critical_below < self.degrading_below <= self.cap
+            f"0 < critical_below < degrading_below <= {highest:g}, {WITHIN_CAP:g} of the cap, got "
+            f"{self.critical_below:g} and {self.degrading_below:g}": (
+                0 < self.critical_below < self.degrading_below <= highest
             ),
             f"max_missing_fraction must be in 0..1, above 0, got {self.max_missing_fraction}": (
                 0 < self.max_missing_fraction <= 1

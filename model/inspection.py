@@ -88,6 +88,7 @@ class Inspection:
     failed: int
     lives: tuple[float, ...]  # Quantiles of the failed units' cycles, at `QUANTILES`; empty without one
     censored: tuple[float, ...]  # The same of the units that have not failed
+    start: float  # Median over the units of the first cycle
     duplicates: int  # Rows that repeat a unit and cycle
     duplicate: str  # The first of them, in words; empty without one
     gaps: int  # Units with skipped cycle numbers
@@ -119,6 +120,7 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         failed=len(failed),
         lives=lives,
         censored=life_quantiles([each for each in trajectories if not each.failed]),
+        start=float(np.median([each.cycles[0] for each in trajectories])),
         duplicates=len(pairs),
         duplicate=rows.first_duplicate() if len(pairs) else "",
         gaps=sum(bool((np.diff(each.cycles) > 1).any()) for each in trajectories),

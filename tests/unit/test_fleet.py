@@ -95,7 +95,7 @@ def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
         ("context = 20", "context = 20\nshortest = 21", "<= context <= 100000, got shortest 21, context 20"),
         ("context = 20", "context = 100001", "<= context <= 100000, got shortest 1, context 100001"),
         ("[5, 15]", "[15, 5]", r"horizons must be positive and rise, got \[15, 5\]"),
-        ("[5, 15]", "[5, 101]", r"horizons must not exceed the cap of 100, got \[5, 101\]"),
+        ("[5, 15]", "[5, 101]", r"horizons must not exceed 90, 0.9 of the cap, got \[5, 101\]"),
         ("at_most = 0.4", "at_most = 0.4\ncap = 90", r"\[failure\]: unknown key cap: cap belongs at the top"),
         ("cap = 100", "at_most = 3", r"unknown key at_most: at_most belongs in \[failure\]"),
         (
@@ -121,7 +121,12 @@ def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
         ("at_most = 0.4", "at_most = nan", "a finite number, got at_most=nan and at_least=None"),
         ("at_most = 0.4", "at_least = -inf", "a finite number, got at_most=None and at_least=-inf"),
         ("at_most = 0.4", 'at_most = "low"', r"\[failure\] at_most: expected a number, got text"),
-        ("degrading_below = 30", "degrading_below = 5", "0 < critical_below < degrading_below <= cap"),
+        ("degrading_below = 30", "degrading_below = 5", "0 < critical_below < degrading_below <= 90"),
+        (
+            "degrading_below = 30",
+            "degrading_below = 91",
+            "degrading_below <= 90, 0.9 of the cap, got 10 and 91",
+        ),
         ('unit = "mm/s"', 'units = "mm/s"', r"\[\[sensors\]\]: unknown key units: did you mean unit"),
         ('name = "vibration"', 'name = "load"', "names each column once, got load"),
         ('name = "vibration"', 'name = ""', r"\[\[sensors\]\] name: expected text, got nothing"),

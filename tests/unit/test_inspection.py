@@ -244,11 +244,29 @@ def test_units_that_have_not_failed_and_gaps_in_cycles_are_noted(inspected):
 
     facts, found = inspected(replace(WORN, failure=FailureRule("vibration", at_least=9.0)), change=with_gap)
 
+    running = 24 - facts.failed
+    level = "warning" if running > 0.2 * 24 else "note"
     assert 0 < facts.failed < 24
-    assert f"{24 - facts.failed} of 24 units have not failed: they have no RUL" in lines(found, "note")
+    assert any(
+        f"{running} of 24 units have not failed: they have no RUL" in text for text in lines(found, level)
+    )
     assert any(
         text.startswith("1 unit with gaps in the cycle numbers: windows count 0.1% of the cycles as missing")
         for text in lines(found, "note")
+    )
+
+
+@pytest.mark.parametrize(("offset", "said"), [(0, False), (500, True)])
+def test_cycle_numbers_that_are_no_ages_are_a_warning(inspected, offset, said):
+    def later(text):
+        head, *rows = (line.split(",") for line in text.splitlines())
+        return "\n".join(",".join(r) for r in [head, *([u, f"{int(c) + offset}", *m] for u, c, *m in rows)])
+
+    _, found = inspected(change=later)
+
+    assert (
+        any(text.startswith("the first readings stand at cycle 501") for text in lines(found, "warning"))
+        == said
     )
 
 
