@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from export.bundle import Manifest
 from export.drift_reference import STUCK_CYCLES
 from model.domain import (
+    BEYOND_OLDEST,
     HEALTH_LABELS,
     HEALTH_STATES,
     NEAR_CAP,
@@ -280,11 +281,7 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
         found += _stuck(windows, i, answers)
     if windows.imputed_fraction[i] * len(answers.rules.names) > 0.99:  # as much as a column is missing
         found += _missing_columns(windows, i, answers.rules)
-    if windows.sent[i] > windows.lengths[i]:
-        detail = f"the model reads the last {windows.lengths[i]} of {windows.sent[i]} cycles"
-        found.append(Caution("truncated_to_context", detail))
-    if windows.last_cycle[i] != windows.last_cycle[i]:
-        found.append(CYCLE_UNKNOWN)
+    found += _of_history(windows, i, answers.rules)
     ratio, (lowest, highest) = answers.entropy[row], answers.rules.usual_entropy
     low, high = lowest[windows.lengths[i]], highest[windows.lengths[i]]
     if ratio < low:
@@ -294,6 +291,24 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
         detail = f"entropy ratio {ratio:.3g} is above {high:.3g}: the weights hardly tell cycles apart"
         found.append(Caution("attention_uniform", detail))
     return found
+
+
+def _of_history(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
+    """Warnings of which cycles there are, and how old the unit is."""
+    last, cycles, sent = windows.last_cycle[i], windows.lengths[i], windows.sent[i]
+    if sent > cycles:
+        yield Caution("truncated_to_context", f"the model reads the last {cycles} of {sent} cycles")
+    if last != last:  # noqa: PLR0124 NaN
+        yield CYCLE_UNKNOWN
+    if last > BEYOND_OLDEST * rules.longest_life:
+        longest = f"{rules.longest_life:g}, the longest life of training"
+        detail = f"cycle {last:g} is far beyond {longest}: the age is taken for unknown"
+        yield Caution("last_cycle_beyond_training", detail)
+    if last > cycles < rules.context / 2:
+        detail = (
+            f"the window has {cycles} cycles of a unit at cycle {last:g}: the model reads {rules.context}"
+        )
+        yield Caution("short_history", detail)
 
 
 def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:

@@ -116,7 +116,8 @@ def account(
         said.append(at_once.text)
     if not said and left:
         said = [f"Outside the healthy range, without a clear effect on the estimate: {', '.join(left)}"]
-    sentence = ". ".join(said or ["No sensor is outside its healthy range"]) + "."
+    healthy = f"No sensor is outside its healthy range for {LEAST_OUTSIDE} readings or more"
+    sentence = ". ".join(said or [healthy]) + "."
     return sentence, [each for each, _ in found], at_once
 
 

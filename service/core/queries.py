@@ -26,6 +26,8 @@ CautionCode = Literal[
     "stuck_sensor",
     "truncated_to_context",
     "last_cycle_unknown",
+    "last_cycle_beyond_training",
+    "short_history",
     "attention_collapsed",
     "attention_uniform",
 ]
@@ -40,7 +42,8 @@ class Caution(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 CYCLE_UNKNOWN: Final = Caution(
-    "last_cycle_unknown", "last_cycle is not given: cycles are counted from the window's first reading"
+    "last_cycle_unknown",
+    "last_cycle is not given: the model does not know the unit's age, cycles count from the first reading",
 )
 
 

@@ -26,6 +26,7 @@ class WindowRules:
         horizons: The horizons of failure probabilities, as replies name them.
         units: Their engineering units.
         lowest, highest: float32 [F], beyond them a reading is out of the range of training.
+        longest_life: Of training, in cycles.
         usual_entropy: Lowest and highest usual attention entropy ratio of windows of 0, 1, .. cycles.
     """
 
@@ -37,6 +38,7 @@ class WindowRules:
     units: tuple[str, ...]
     lowest: FloatArray
     highest: FloatArray
+    longest_life: float
     usual_entropy: tuple[list[float], list[float]]
     context: int
     max_missing_fraction: float
@@ -60,6 +62,7 @@ class WindowRules:
             tuple(column.unit for column in manifest.columns),
             (low - margin).astype(np.float32),
             (high + margin).astype(np.float32),
+            manifest.degradation.life_quantiles[-1],
             (least.tolist(), most.tolist()),
             manifest.context,
             manifest.max_missing_fraction,

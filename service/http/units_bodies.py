@@ -164,7 +164,8 @@ class FleetUnit(msgspec.Struct, frozen=True):
 class SummaryBody(msgspec.Struct, frozen=True):
     """Units on all pages: how many, how many in each health state, and how many are expected to fail.
 
-    `fails_within`: the sum of the failure probabilities, by model and horizon in cycles.
+    `fails_within`: the sum of the failure probabilities, by model and horizon in cycles, of all units but
+    those whose health is `unknown`: their readings are unlike those of training.
     """
 
     units: int

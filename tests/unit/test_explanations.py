@@ -48,7 +48,7 @@ async def test_ranges_contributions_and_the_figures_of_trust_stand_beside_the_re
     assert explanation.cycles.tolist() == [*range(89, 101)]
     assert explanation.usual["sensor_1"].lower == pytest.approx([LOWER] * 12, abs=0.01)
     assert explanation.usual["sensor_1"].upper == pytest.approx([UPPER] * 12, abs=0.01)
-    assert explanation.sentence == "No sensor is outside its healthy range."
+    assert explanation.sentence == "No sensor is outside its healthy range for 5 readings or more."
     assert explanation.contributions["sensor_1"].tolist() == [0.0] * 11 + [30.0]  # the graph's
     assert (explanation.needed_agreement, explanation.needed_skill) == (0.6, 0.5)
     assert explanation.judged_cycles == 12

@@ -212,6 +212,25 @@ async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_
     ]
 
 
+@pytest.mark.parametrize(
+    ("cycles", "last_cycle", "codes"),
+    [
+        (4, 100.0, []),
+        (3, 100.0, ["short_history"]),
+        (3, 3.0, []),
+        (4, 137.0, []),
+        (4, 138.0, ["last_cycle_beyond_training"]),
+        (3, None, ["last_cycle_unknown"]),
+    ],
+)
+async def test_a_short_history_and_an_age_beyond_all_of_training_are_warned_of(cycles, last_cycle, codes):
+    predictor = make_predictor(make_manifest())
+
+    reply = await ask(window_input(cycles=cycles, last_cycle=last_cycle), predictor=predictor)
+
+    assert [warning.code for warning in reply.predictions[0].warnings] == codes
+
+
 @pytest.mark.parametrize(("novelty", "stuck"), [(1.9, []), (2.1, ["sensor_2"])])
 async def test_a_sensor_that_repeats_its_last_value_is_named_where_the_readings_are_unlike_training(
     novelty, stuck
