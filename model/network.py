@@ -141,23 +141,22 @@ class Distribution(nn.Module):
         self.config = config
         probability = torch.tensor(PROBABILITIES)
         self.register_buffer("probability", probability)
-        self.register_buffer(
-            "quantile", (6.0 * probability - 3.0).repeat(2, 1)
-        )  # [2, Q], below the cap and at it
-        self.register_buffer("interval", torch.tensor([-2.0, 2.0]).repeat(2, 1))  # [2, 2], the same
+        # Answers below the cap, and at it: [2, Q] and [2, 2].
+        self.register_buffer("quantile", (6.0 * probability - 3.0).repeat(2, 1))
+        self.register_buffer("interval", torch.tensor([-2.0, 2.0]).repeat(2, 1))
+        limits = torch.tensor([float("inf"), NEAR_CAP * config.cap])  # From here on a bound is the cap
+        self.register_buffer("limits", limits, persistent=False)
         within = [horizon + HALF for horizon in config.horizons]
         bounds = [-HALF, *within, config.critical_below - HALF, config.degrading_below - HALF]
         self.register_buffer("bounds", torch.tensor(bounds, dtype=torch.float32), persistent=False)
 
     def forward(self, rul: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[B], [B] -> interval [B, 2], failure probability [B, K], health state [B, 3]."""
-        near_cap = NEAR_CAP * self.config.cap
-        at_cap = (rul >= near_cap).long()  # [B]
-        lower, upper = (rul[:, None] + scale[:, None] * self.get_buffer("interval")[at_cap]).unbind(-1)
-        upper = torch.where(upper >= near_cap, self.config.cap, upper)
-        interval = torch.stack((lower.clamp(min=0.0), upper), dim=-1)
+        bounds, low, steep = self.tables(rul)
+        interval = (rul[:, None] + scale[:, None] * bounds).clamp(min=0.0)  # [B, 2]
+        interval = torch.where(interval >= self.get_buffer("limits"), self.config.cap, interval)
         deviation = (self.get_buffer("bounds") - rul[:, None]) / scale[:, None]
-        below = self.probability_below(deviation, self.get_buffer("quantile")[at_cap])
+        below = self.probability_below(deviation, low, steep)
         failed = below[:, :1]
         below = (below[:, 1:] - failed) / (1.0 - failed).clamp(min=LEAST_RUNNING)
         horizons = len(self.config.horizons)
@@ -165,10 +164,20 @@ class Distribution(nn.Module):
         health = torch.cat((1.0 - degrading_or_worse, degrading_or_worse - critical, critical), dim=-1)
         return interval, below[:, :horizons], health
 
-    def probability_below(self, deviation: Tensor, quantile: Tensor) -> Tensor:
-        """Compute P(normalised error <= deviation), [B, K], linear between quantiles [B, Q]."""
-        probability, low, high = self.get_buffer("probability"), quantile[:, None, :-1], quantile[:, None, 1:]
-        part = (deviation.unsqueeze(-1) - low) / (high - low)  # [B, K, Q - 1]
+    def tables(self, rul: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Choose bounds [B, 2], quantiles [B, Q - 1] and one over their distances, for answers [B]."""
+        quantile = self.get_buffer("quantile")
+        low, high = quantile[:, :-1], quantile[:, 1:]
+        # Constants are joined before they are chosen, so the graph chooses once.
+        table = torch.cat((self.get_buffer("interval"), low, 1.0 / (high - low)), dim=1)
+        at_cap = (rul >= NEAR_CAP * self.config.cap).long()
+        bounds, low, steep = table[at_cap].split([2, low.shape[1], low.shape[1]], dim=1)
+        return bounds, low, steep
+
+    def probability_below(self, deviation: Tensor, low: Tensor, steep: Tensor) -> Tensor:
+        """Compute P(normalised error <= deviation), [B, K], linear between the quantiles of `tables`."""
+        probability = self.get_buffer("probability")
+        part = (deviation.unsqueeze(-1) - low.unsqueeze(1)) * steep.unsqueeze(1)  # [B, K, Q - 1]
         return (part.clamp(0.0, 1.0) * (probability[1:] - probability[:-1])).sum(-1)
 
 

@@ -182,7 +182,9 @@ def fitted_distribution():
 def test_below_the_interval_the_odds_of_failing_fall_as_from_the_answer_to_its_lower_bound(times):
     distribution = fitted_distribution()
 
-    below = distribution.probability_below(times * distribution.interval[:1, :1], distribution.quantile[:1])
+    below = distribution.probability_below(
+        times * distribution.interval[:1, :1], *distribution.tables(torch.zeros(1))[1:]
+    )
 
     assert below.item() == pytest.approx(
         1.0 / (1.0 + 19.0**times), rel=0.15
@@ -192,7 +194,9 @@ def test_below_the_interval_the_odds_of_failing_fall_as_from_the_answer_to_its_l
 def test_between_the_bounds_probabilities_are_shares_of_held_out_errors():
     distribution = fitted_distribution()
 
-    below = distribution.probability_below(torch.tensor([[-1.0, 0.0, 1.0]]), distribution.quantile[:1])
+    below = distribution.probability_below(
+        torch.tensor([[-1.0, 0.0, 1.0]]), *distribution.tables(torch.zeros(1))[1:]
+    )
 
     assert below[0].tolist() == pytest.approx([0.16, 0.5, 0.84], abs=0.03)  # of a normal distribution
 

@@ -202,7 +202,8 @@ def test_a_ragged_lstm_reads_backwards_from_each_windows_own_end():
 def test_the_distribution_inverts_its_own_quantiles():
     distribution = Distribution(CONFIG)
 
-    below = distribution.probability_below(distribution.quantile, distribution.quantile)
+    _, low, steep = distribution.tables(torch.tensor([0.0, CONFIG.cap]))
+    below = distribution.probability_below(distribution.quantile, low, steep)
 
     torch.testing.assert_close(below, distribution.probability.repeat(2, 1))
 
