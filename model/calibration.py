@@ -147,8 +147,8 @@ def with_lacking(windows: WindowSet) -> WindowSet:
 
 
 def normalised_error(read: Read, windows: WindowSet, *, cap: float) -> FloatArray:
-    """Compute (truth - answer) / scale with truth and answer capped, [W]."""
-    rul = np.clip(read.unclipped, 0.0, cap)
+    """Compute (truth - answer) / scale, both capped, [W]; an answer near the cap counts as the cap."""
+    rul = np.where(at_cap(read.unclipped, cap=cap) == 1, cap, np.clip(read.unclipped, 0.0, cap))
     return (capped_rul(windows.rul, cap=cap) - rul) / read.scale
 
 
@@ -285,18 +285,20 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
     estimates the coverage for a new unit.
     """
     error, group = normalised_error(read, windows, cap=cap), at_cap(read.unclipped, cap=cap)
-    rul = np.clip(read.unclipped, 0.0, cap)
-    lower, upper = rul.copy(), rul.copy()
+    bounds = np.zeros((len(windows), 2))
     for unit in np.unique(windows.unit):
         own = windows.unit == unit
-        if own.all():
-            continue
-        bounds = interval_bounds(error[~own], group[~own], windows.unit[~own], coverage=coverage)
-        low, high = bounds[group[own]].T
-        lower[own] = rul[own] + low * read.scale[own]
-        upper[own] = rul[own] + high * read.scale[own]
-    upper[upper >= NEAR_CAP * cap] = cap  # as `Distribution` does
-    return Answered(windows.rul, rul, np.clip(lower, 0, cap), upper, windows.unit)
+        if not own.all():
+            others = interval_bounds(error[~own], group[~own], windows.unit[~own], coverage=coverage)
+            bounds[own] = others[group[own]]
+    rul = np.clip(read.unclipped, 0.0, cap)
+    return Answered(windows.rul, rul, *interval_ends(read, bounds, cap=cap), windows.unit)
+
+
+def interval_ends(read: Read, bounds: FloatArray, *, cap: float) -> tuple[FloatArray, FloatArray]:
+    """Compute lower and upper ends [W] from the bounds of each answer [W, 2], as `Distribution` does."""
+    lower, upper = np.clip(read.unclipped, 0.0, cap) + bounds.T * read.scale
+    return lower.clip(min=0.0), np.where(upper >= NEAR_CAP * cap, cap, upper)
 
 
 def entropy_references(net: RulNetwork, windows: WindowSet) -> list[dict[str, Any]]:

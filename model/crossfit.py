@@ -22,6 +22,7 @@ from model.calibration import (
     fit_scale,
     held_out_coverage,
     interval_bounds,
+    interval_ends,
     normalised_error,
     read_windows,
     rescaled,
@@ -29,7 +30,7 @@ from model.calibration import (
     with_lacking,
 )
 from model.dataset import Split, answerable, held_out_windows, join_windows, windows_ending_at
-from model.domain import BoolArray, FloatArray, Trajectory, WindowSet, concatenated
+from model.domain import BoolArray, FloatArray, Trajectory, WindowSet, capped_rul, concatenated
 from model.evaluation import Answered, Figure
 from model.faithfulness import (
     Faithfulness,
@@ -139,9 +140,9 @@ def _cut_covered(fold: Fold, cycles: int, bounds: FloatArray) -> BoolArray:
         return np.zeros(0, np.bool_)
     cut = cut_windows(longer, np.full(len(longer), cycles))
     read = fold.answers(cut)
-    low, high = bounds[at_cap(read.unclipped, cap=cap)].T
-    error = normalised_error(read, cut, cap=cap)
-    return (low <= error) & (error <= high)
+    lower, upper = interval_ends(read, bounds[at_cap(read.unclipped, cap=cap)], cap=cap)
+    truth = capped_rul(cut.rul, cap=cap)
+    return (lower <= truth) & (truth <= upper)
 
 
 def held_out_lives(
