@@ -273,7 +273,7 @@ def test_a_checkpoint_of_another_format_is_refused(finished, tmp_path, found):
     stored = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**stored, "format": found}))
 
-    with pytest.raises(InvalidCheckpoint, match=f"run format {found}, this version reads 3: train again"):
+    with pytest.raises(InvalidCheckpoint, match=f"run format {found}, this version reads 4: train again"):
         Checkpoint.load(tmp_path)
 
 
