@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from model.calibration import at_cap, interval_bounds, normalised_error
+from model.calibration import at_cap, interval_bounds, interval_ends, normalised_error
 from model.crossfit import Fold, held_out_fold, joined, scaled_by_rul
 from model.domain import FloatArray, WindowSet, capped_rul
 from model.evaluation import root_mean_square_error
@@ -82,7 +82,7 @@ def _row(
         windows = _with_outage(fold.windows.take(np.flatnonzero(fold.windows.lengths >= SHORTEST)), lost)
         read = fold.answers(windows)
         rul, truth = np.clip(read.unclipped, 0.0, cap), capped_rul(windows.rul, cap=cap)
-        ends = np.clip(rul + bounds[at_cap(read.unclipped, cap=cap)].T * read.scale, 0.0, cap)
+        ends = interval_ends(read, bounds[at_cap(read.unclipped, cap=cap)], cap=cap)
         parts.append(np.stack((rul, truth, *ends, windows.rul)))
     rul, truth, lower, upper, left = np.concatenate(parts, axis=1)
     cells: list[str] = []
