@@ -301,8 +301,8 @@ def _of_history(windows: Windows, i: int, rules: WindowRules) -> Iterator[Cautio
     if last != last:  # noqa: PLR0124 NaN
         yield CYCLE_UNKNOWN
     if last > BEYOND_OLDEST * rules.longest_life:
-        longest = f"{rules.longest_life:g}, the longest life of training"
-        detail = f"cycle {last:g} is far beyond {longest}: the age is taken for unknown"
+        # A bundle exported by this version takes such an age for unknown, an older one for its oldest.
+        detail = f"the model knows no age of {last:g}: the longest life of training is {rules.longest_life:g}"
         yield Caution("last_cycle_beyond_training", detail)
     if last > cycles < rules.context / 2:
         detail = (
