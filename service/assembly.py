@@ -32,9 +32,9 @@ from service.core.watch import Watch
 from service.edge.exchange import Desk
 from service.errors import RuntimeFailed
 from service.factory import admission_of, desk_of, store_of, tracer_of
-from service.grpc.call import METADATA
+from service.grpc.health import Health
 from service.grpc.over_asgi import GrpcOverAsgi
-from service.grpc.servicers import add_servicers
+from service.grpc.servicers import SERVICES, Handlers, methods_of
 from service.http.routes import Schema, http_application
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
@@ -58,7 +58,8 @@ class Parts:
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
         handle: Answers both.
-        health: The gRPC health services, one per server.
+        health: What gRPC's health service answers.
+        methods: The gRPC methods, by their paths.
     """
 
     joints: Joints
@@ -73,11 +74,12 @@ class Parts:
         self.lifecycle = self.desk.lifecycle
         self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
         self.http = http_application(self.desk, self.schema, self.changes.change)
+        self.health = Health(SERVICES, seconds=self.desk.intake.seconds)
+        self.methods = methods_of(self.desk, self.health)
         self.grpc = GrpcOverAsgi(
-            max_message_bytes=self.settings.max_body_bytes, metadata=METADATA, intake=self.desk.intake
+            self.methods, max_message_bytes=self.settings.max_body_bytes, intake=self.desk.intake
         )
         self.handle = self.grpc.beside(self.http)
-        self.health = [add_servicers(self.grpc, self.desk)]
         self._log = logs.logger()
         self._server: grpc.aio.Server | None = None
         self._control: Control | None = None
@@ -141,7 +143,7 @@ class Parts:
         settle(inference_threads=not all(b.runs_on_loop for b in self.joints.batchers))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
-        self._advertise(serving=True)
+        self.health.advertise(serving=True)
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
         for name, model in self._models.items():
             log("model ready", model=name, version=model.name.version, provider=model.provider)
@@ -176,16 +178,12 @@ class Parts:
         """Let load balancers go elsewhere; requests are still answered."""
         if self.lifecycle.phase is Phase.READY:
             self.lifecycle.enter(Phase.LAME_DUCK, "it is about to shut down")
-            self._advertise(serving=False)
+            self.health.advertise(serving=False)
         return "leaving"
 
     async def _drain(self) -> bool:
-        self._advertise(serving=False)
+        self.health.advertise(serving=False)
         return await self.lifecycle.drain(self.settings.drain_seconds)
-
-    def _advertise(self, *, serving: bool) -> None:
-        for health in self.health:
-            health.advertise(serving=serving)
 
     async def _serve_grpc(self) -> grpc.aio.Server:
         """Serve gRPC on its own port, because the HTTP server has no HTTP/2."""
@@ -193,7 +191,7 @@ class Parts:
         # With SO_REUSEPORT two servers would share a port, and each would get some of the calls.
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", settings.max_body_bytes)]
         server = grpc.aio.server(options=options)
-        self.health.append(add_servicers(server, self.desk))
+        server.add_generic_rpc_handlers((Handlers(self.methods),))
         port = server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
         await server.start()
         self._log.info("gRPC server started", port=port)

@@ -115,7 +115,7 @@ class InProcess:
 
     @property
     def health(self) -> Health:
-        return self.parts.health[0]
+        return self.parts.health
 
     @property
     def desk(self) -> Desk:

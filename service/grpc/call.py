@@ -1,18 +1,18 @@
 """A gRPC call: what servicers see of it, what every method has in common, and how it ends with a status.
 
-The same servicers run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This
-module must not know what is asked.
+A method takes the messages of a call as they came and returns its answer, or writes any number of them. The
+same methods run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end: on the wire a call with
+one message is a stream of one. This module must not know what is asked.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 from time import monotonic
-from typing import Any, Final, NoReturn, Protocol, TypeVar
-from urllib.parse import quote
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -21,7 +21,8 @@ from google.rpc import error_details_pb2, status_pb2
 from service import logs
 from service.core.turns import LARGE_BYTES
 from service.edge.access import Credentials
-from service.edge.asgi import Receive, Scope, check_decodable
+from service.edge.asgi import Message as Event
+from service.edge.asgi import Receive, Scope, Send, check_decodable
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import Grant, KeyScope
 from service.errors import (
@@ -30,6 +31,7 @@ from service.errors import (
     MalformedBody,
     Problem,
     ServiceError,
+    TooLarge,
     listed,
     problems_of,
     public_detail,
@@ -41,31 +43,34 @@ from service.grpc.fields import check_fields
 from service.labels import Route, Transport
 
 MessageType = TypeVar("MessageType", bound=Message)
-Answer = Callable[[bytes, Exchange, Limit], Awaitable[Any]]
-
+Answer = Callable[[bytes, Exchange, Limit], Awaitable[bytes]]
 Metadata = Sequence[tuple[str, str | bytes]]
-Trailers = list[tuple[bytes, bytes]]
-Names = Sequence[tuple[bytes, str]]
+
+PREFIX: Final = struct.Struct(">BI")  # compressed?, length
+PLAIN: Final = (b"content-type", b"application/grpc")
+START: Final[Event] = {"type": "http.response.start", "status": 200, "headers": [PLAIN], "trailers": True}
 
 TIMEOUT: Final = re.compile(rb"[0-9]{1,8}[HMSmun]")
 SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 """Units of the header `grpc-timeout`."""
 
 METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
-"""The metadata that servicers read: request id, API key and trace context."""
+"""The metadata that methods read: request id, API key and trace context."""
+_NAMES: Final = {name.encode(): name for name in METADATA}
 
 DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
-
-UNQUOTED: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 # Clients refuse trailers above 8 KiB. The detail travels twice, percent-encoded and in the details.
 MAX_DETAIL_BYTES: Final = 1000
 MAX_DETAILS_BYTES: Final = 3 * 1024  # 4 KiB in base64
 RESERVED_BYTES: Final = 160  # the type of the details, and the last violation, which counts the rest
 
+MOST_FOREIGN_BYTES: Final = 64 * 1024
+"""Largest message of health and reflection."""
+
 
 class Context(Protocol):
-    """The part of a call that servicers use, on either transport."""
+    """The part of a call that methods use, on either transport."""
 
     def invocation_metadata(self) -> Any:  # noqa: ANN401 pairs or named tuples, by transport
         """The request's metadata."""
@@ -75,39 +80,40 @@ class Context(Protocol):
         """Seconds until the caller's deadline."""
         ...
 
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:  # noqa: ANN401 as above
+    def set_trailing_metadata(self, trailing_metadata: Any, /) -> None:  # noqa: ANN401 as above
         """Send this with the status."""
 
-    def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401 a message of any method
+    def write(self, message: bytes, /) -> Awaitable[None]:
         """Send one answer of a stream."""
         ...
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> Any:  # noqa: ANN401
-        """End the call with a status."""
-        ...
+
+Method = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes | None]]
+"""Answers a call; what it raises ends the call with the status of `failure`."""
 
 
 class Aborted(Exception):
-    """A servicer ended its call with a status."""
+    """A call that ends with this status."""
 
     def __init__(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
         super().__init__(details)
-        self.code = code
-        self.details = details
-        self.metadata = metadata
+        self.code: Final = code
+        self.details: Final = details
+        self.metadata: Final = metadata
 
 
 class Call:
-    """A call over ASGI as a servicer sees it: a `Context`."""
+    """A call over ASGI as a method sees it: a `Context`."""
 
-    __slots__ = ("_deadline", "_headers", "_names", "receive", "trailing")
+    __slots__ = ("_deadline", "_headers", "_send", "has_started", "receive", "trailing")
 
-    def __init__(self, scope: Scope, receive: Receive, names: Names) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.receive = receive
+        self._send = send
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._names = names
         self._deadline: float | None = None
         self.trailing: Metadata = ()
+        self.has_started = False
 
     def check(self, scope: Scope) -> None:
         """Check the metadata, and begin the caller's deadline.
@@ -119,12 +125,15 @@ class Call:
             check_decodable(scope, self._headers)
         timeout = self._headers.get(b"grpc-timeout")
         if timeout is not None:
-            self._deadline = _deadline(timeout)
+            if not TIMEOUT.fullmatch(timeout):
+                got = short(timeout)
+                raise MalformedBody(f"expected grpc-timeout as 1 to 8 digits and one of HMSmun, got {got}")
+            self._deadline = monotonic() + int(timeout[:-1]) * SECONDS[timeout[-1:]]
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """Of the request's metadata what is read; binary values are left as they came."""
         found: list[tuple[str, str]] = []
-        for key, name in self._names:
+        for key, name in _NAMES.items():
             value = self._headers.get(key)
             if value is not None:
                 found.append((name, value.decode("latin-1")))
@@ -138,40 +147,24 @@ class Call:
         """Send this with the status."""
         self.trailing = metadata
 
-    def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401, ARG002 a message of any method
-        """Send one answer of a stream: `over_asgi.StreamCall` does."""
-        raise RuntimeError("this call has one answer, which its method returns")
+    async def write(self, message: bytes) -> None:
+        """Send one answer of a stream.
 
-    async def abort(
-        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
-    ) -> NoReturn:
-        """End the call with this status."""
-        raise Aborted(code, details, trailing_metadata)
-
-
-def _deadline(timeout: bytes) -> float:
-    """Return the deadline on the monotonic clock that a header such as "250m" sets.
-
-    Raises:
-        MalformedBody: it is not one to eight digits and a unit.
-    """
-    if not TIMEOUT.fullmatch(timeout):
-        raise MalformedBody(f"expected grpc-timeout as 1 to 8 digits and one of HMSmun, got {short(timeout)}")
-    return monotonic() + int(timeout[:-1]) * SECONDS[timeout[-1:]]
+        Raises:
+            Disconnected: the caller has left.
+        """
+        try:
+            if not self.has_started:
+                self.has_started = True
+                await self._send(START)
+            await self._send({"type": "http.response.body", "body": framed(message), "more_body": True})
+        except OSError:  # as the ASGI specification asks of servers
+            raise Disconnected from None
 
 
-def unary(
-    desk: Desk,
-    route: Route,
-    answer: Answer,
-    scope: KeyScope,
-    *,
-    needs_model: bool = False,
-    encode: Callable[[Any], bytes] | None = None,
-) -> Any:  # noqa: ANN401 grpc's
-    """The handler of a method with one answer; `encode` makes bytes of what `answer` returns."""
-    method = partial(exchanged, desk, route, answer, scope=scope, needs_model=needs_model)
-    return grpc.stream_unary_rpc_method_handler(method, response_serializer=encode)
+def framed(message: bytes) -> bytes:
+    """A message as it stands in a body."""
+    return PREFIX.pack(0, len(message)) + message
 
 
 async def exchanged(
@@ -183,28 +176,27 @@ async def exchanged(
     *,
     scope: KeyScope,
     needs_model: bool = False,
-) -> Any:  # noqa: ANN401 what `answer` returns
-    """Answer one call, measured and logged; end a failed one with the error's status.
+) -> bytes:
+    """Answer one call with one message, measured and logged.
 
-    `answer` answers the raw message within the limit. The key is checked before the message is read, so the
-    methods are registered with a stream of messages, which on the wire is the same. `scope` is what the call
-    asks of an API key; a call that needs a model is refused while the service starts or drains.
+    `answer` answers the raw message within the limit. The key is checked before the message is read. `scope`
+    is what the call asks of an API key; a call that needs a model is refused while the service starts or
+    drains.
+
+    Raises:
+        Aborted: with the status of the error.
     """
-    reply: Any = None
+    reply = b""
     metadata: dict[str, Any] = dict(context.invocation_metadata())
-    # `grpc.aio` itself cancels the call of a caller who has left.
-    receive = context.receive if isinstance(context, Call) else None
-    waiting = desk.limit(context.time_remaining(), receive, reads=True)
+    waiting = desk.limit(context.time_remaining(), receive_of(context), reads=True)
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
         if desk.credentials.asked_for:
             exchange.caller = caller_of(desk.credentials, scope, metadata)
         if needs_model:
             exchange.admit()
         with waiting:
-            try:
-                raw = await anext(messages)
-            except StopAsyncIteration:
-                raise MalformedBody("the request has no message") from None
+            if (raw := await anext(messages, None)) is None:
+                raise MalformedBody("the request has no message")
             waiting.reading_seconds = None
             if waiting.is_late:
                 waiting.start()
@@ -212,7 +204,7 @@ async def exchanged(
                 await exchange.begin(len(raw), waiting)
             reply = await answer(raw, exchange, waiting)
     if exchange.error is not None or exchange.gone:
-        await end_failed(exchange, context)
+        raise failed(exchange)
     context.set_trailing_metadata([("x-request-id", exchange.request_id)])
     return reply
 
@@ -222,16 +214,21 @@ def caller_of(credentials: Credentials, scope: KeyScope, metadata: Mapping[str, 
     return credentials.check(scope, metadata.get("authorization", ""), metadata.get("x-api-key", ""))
 
 
-async def end_failed(exchange: Exchange, context: Context) -> None:
-    """End a failed call with its error's status."""
+def receive_of(context: Context) -> Receive | None:
+    """Return what tells that the caller has left; `grpc.aio` itself cancels the call of one who has."""
+    return getattr(context, "receive", None)
+
+
+def failed(exchange: Exchange) -> Aborted | Disconnected:
+    """Return what ends a failed call: its error's status, or nothing where the caller has left."""
+    error = exchange.error
+    if error is None:
+        return Disconnected()
     trailing = [("x-request-id", exchange.request_id)]
-    if exchange.error is not None:
-        error = exchange.error
-        if (seconds := retry_after_seconds(error)) is not None:
-            trailing.append(("grpc-retry-pushback-ms", f"{1000 * seconds:.0f}"))
-        code, detail = status_of(error).grpc, _shortened(public_detail(error))
-        await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
-    raise Disconnected
+    if (seconds := retry_after_seconds(error)) is not None:
+        trailing.append(("grpc-retry-pushback-ms", f"{1000 * seconds:.0f}"))
+    code, detail = status_of(error).grpc, _shortened(public_detail(error))
+    return Aborted(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
 
 
 def parsed(kind: type[MessageType], raw: bytes) -> MessageType:
@@ -249,9 +246,16 @@ def parsed(kind: type[MessageType], raw: bytes) -> MessageType:
         raise MalformedBody(f"the message is not a {kind.DESCRIPTOR.full_name}") from error
 
 
-def serialized(message: Message) -> bytes:
-    """A message as it travels."""
-    return message.SerializeToString()
+def foreign(kind: type[MessageType], raw: bytes) -> MessageType:
+    """A message of health or reflection.
+
+    Raises:
+        MalformedBody: the bytes are not one.
+        TooLarge: it is above `MOST_FOREIGN_BYTES`.
+    """
+    if len(raw) > MOST_FOREIGN_BYTES:
+        raise TooLarge(f"expected a message of at most {MOST_FOREIGN_BYTES} bytes, got {len(raw)}")
+    return parsed(kind, raw)
 
 
 def _shortened(detail: str) -> str:
@@ -282,21 +286,13 @@ def _violation(problem: Problem) -> error_details_pb2.BadRequest.FieldViolation:
     )
 
 
-def failure(error: Exception) -> tuple[Trailers, Metadata]:
-    """Word an error as trailers, and the metadata that goes with them."""
+def failure(error: Exception) -> Aborted:
+    """Word what a method raised as a status."""
     if isinstance(error, Aborted):
-        return _trailers(error.code, error.details), error.metadata
+        return error
     if isinstance(error, ServiceError):
-        return _trailers(status_of(error).grpc, public_detail(error)), ()
+        return Aborted(status_of(error).grpc, public_detail(error))
     if isinstance(error, TimeoutError):
-        return _trailers(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed"), ()
+        return Aborted(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
     logs.logger().error("failed", protocol="grpc", exc_info=error)
-    return _trailers(grpc.StatusCode.INTERNAL, public_detail(error)), ()
-
-
-def _trailers(status: grpc.StatusCode, details: str) -> Trailers:
-    code: int = status.value[0]
-    trailers = [(b"grpc-status", b"%d" % code)]
-    if details:
-        trailers.append((b"grpc-message", quote(details, safe=UNQUOTED, errors="replace").encode()))
-    return trailers
+    return Aborted(grpc.StatusCode.INTERNAL, public_detail(error))

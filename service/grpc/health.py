@@ -12,7 +12,11 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
+
+from service.edge.exchange import Limit
+from service.errors import MalformedBody
+from service.grpc.call import Aborted, Context, foreign, receive_of
 
 Reply = health_pb2.HealthCheckResponse
 
@@ -20,15 +24,17 @@ MOST_WATCHERS: Final = 256
 """Open `Watch` calls of a server."""
 
 
-class Health(health_pb2_grpc.HealthServicer):
+class Health:
     """One health for the whole server and each of its services: they serve together or not at all.
 
     Args:
         services: The names that may be asked for, beside "" for the server.
+        seconds: Time for a message to arrive.
     """
 
-    def __init__(self, services: Iterable[str]) -> None:
+    def __init__(self, services: Iterable[str], *, seconds: float) -> None:
         self._known: Final = frozenset(["", *services])
+        self._seconds: Final = seconds
         self._serving = False
         self._changed = asyncio.Event()
         self._watchers = 0
@@ -39,35 +45,36 @@ class Health(health_pb2_grpc.HealthServicer):
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Any:  # noqa: ANN401, N802
+    async def check(self, messages: AsyncIterator[bytes], _context: Context) -> bytes:
         """Answer once; a service that is not ours is NOT_FOUND, as the protocol has it."""
-        if request.service not in self._known:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service is known")
-        return Reply(status=self._status(request.service))
+        service = await self._asked(messages)
+        if service not in self._known:
+            raise Aborted(grpc.StatusCode.NOT_FOUND, "no such service is known")
+        return Reply(status=self._status(service)).SerializeToString()
 
-    async def Watch(  # noqa: N802
-        self,
-        request: health_pb2.HealthCheckRequest,
-        context: Any,  # noqa: ANN401 either transport's
-    ) -> AsyncIterator[Any]:
+    async def watch(self, messages: AsyncIterator[bytes], context: Context) -> None:
         """Answer now and at each change, for as long as someone listens; no key is asked for."""
+        service = await self._asked(messages)
         if self._watchers >= MOST_WATCHERS:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} callers already watch")
+            raise Aborted(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} callers already watch")
         self._watchers += 1
+        told = None
         try:
-            async for reply in self._changes(request):
-                yield reply
+            with Limit(None, receive_of(context)):
+                while True:
+                    changed, status = self._changed, self._status(service)
+                    if status != told:
+                        await context.write(Reply(status=status).SerializeToString())
+                        told = status
+                    await changed.wait()
         finally:
             self._watchers -= 1
 
-    async def _changes(self, request: health_pb2.HealthCheckRequest) -> AsyncIterator[Any]:
-        told = None
-        while True:
-            changed, status = self._changed, self._status(request.service)
-            if status != told:
-                yield Reply(status=status)
-                told = status
-            await changed.wait()
+    async def _asked(self, messages: AsyncIterator[bytes]) -> str:
+        with Limit(None, reading_seconds=self._seconds):
+            if (raw := await anext(messages, None)) is None:
+                raise MalformedBody("the request has no message")
+        return foreign(health_pb2.HealthCheckRequest, raw).service
 
     def _status(self, service: str) -> Any:  # noqa: ANN401 an enum of generated code
         if service not in self._known:

@@ -6,12 +6,13 @@ This module knows methods; it must not know what a model takes, nor how tensors 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from google.protobuf.message import Message
 
 from model.domain import FloatArray
 from model.version import VERSION
@@ -19,7 +20,7 @@ from service.core.queries import ModelName
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import KeyScope
 from service.errors import InvalidTensor, MalformedBody, short
-from service.grpc.call import parsed, serialized, unary
+from service.grpc.call import Method, exchanged, parsed
 from service.grpc.predict import tag
 from service.labels import Route, Stage
 from service.oip.inference import (
@@ -50,9 +51,8 @@ class InferenceServicer:
         self._desk: Final = desk
         self._inference: Final = Inference(desk.predictor, desk.lifecycle)
 
-    def handlers(self) -> dict[str, Any]:
-        """The method handlers, by the methods' names."""
-        infer = unary(self._desk, Route.GRPC_INFER, self._infer, KeyScope.PREDICT, needs_model=True)
+    def methods(self) -> dict[str, Method]:
+        """The methods, by their names."""
         return {
             "ServerLive": self._asked(self._live, KeyScope.OPEN),
             "ServerReady": self._asked(self._ready, KeyScope.OPEN),
@@ -60,16 +60,18 @@ class InferenceServicer:
             "ModelReady": self._asked(self._model_ready, KeyScope.ANY),
             "ModelMetadata": self._asked(self._model, KeyScope.ANY),
             "RepositoryIndex": self._asked(self._index, KeyScope.ANY),
-            "ModelInfer": infer,
+            "ModelInfer": partial(
+                exchanged, self._desk, Route.GRPC_INFER, self._infer, scope=KeyScope.PREDICT, needs_model=True
+            ),
         }
 
-    def _asked(self, answer: Callable[[bytes], Awaitable[Any]], scope: KeyScope) -> Any:  # noqa: ANN401 grpc's
+    def _asked(self, answer: Callable[[bytes], Message], scope: KeyScope) -> Method:
         """A method that needs no more than its message."""
 
-        async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> Any:  # noqa: ANN401 any reply
-            return await answer(raw)
+        async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> bytes:
+            return answer(raw).SerializeToString()
 
-        return unary(self._desk, Route.GRPC_INFERENCE, call, scope, encode=serialized)
+        return partial(exchanged, self._desk, Route.GRPC_INFERENCE, call, scope=scope)
 
     async def _infer(self, raw: bytes, exchange: Exchange, limit: Limit) -> bytes:
         start = perf_counter()
@@ -88,16 +90,16 @@ class InferenceServicer:
         exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         return encoded
 
-    async def _live(self, raw: bytes) -> pb.ServerLiveResponse:
+    def _live(self, raw: bytes) -> pb.ServerLiveResponse:
         parsed(pb.ServerLiveRequest, raw)
         self._desk.lifecycle.check_alive()
         return pb.ServerLiveResponse(live=True)
 
-    async def _ready(self, raw: bytes) -> pb.ServerReadyResponse:
+    def _ready(self, raw: bytes) -> pb.ServerReadyResponse:
         parsed(pb.ServerReadyRequest, raw)
         return pb.ServerReadyResponse(ready=self._is_ready())
 
-    async def _model_ready(self, raw: bytes) -> pb.ModelReadyResponse:
+    def _model_ready(self, raw: bytes) -> pb.ModelReadyResponse:
         request = parsed(pb.ModelReadyRequest, raw)
         self._inference.model(request.name, request.version)
         return pb.ModelReadyResponse(ready=self._is_ready())
@@ -106,11 +108,11 @@ class InferenceServicer:
         self._desk.lifecycle.check_alive()
         return self._inference.is_ready
 
-    async def _server(self, raw: bytes) -> pb.ServerMetadataResponse:
+    def _server(self, raw: bytes) -> pb.ServerMetadataResponse:
         parsed(pb.ServerMetadataRequest, raw)
         return pb.ServerMetadataResponse(name=SERVER_NAME, version=VERSION, extensions=EXTENSIONS)
 
-    async def _model(self, raw: bytes) -> pb.ModelMetadataResponse:
+    def _model(self, raw: bytes) -> pb.ModelMetadataResponse:
         request = parsed(pb.ModelMetadataRequest, raw)
         model = self._inference.model(request.name, request.version)
         signature = self._inference.signature(model)
@@ -122,7 +124,7 @@ class InferenceServicer:
             outputs=_described(signature.outputs),
         )
 
-    async def _index(self, raw: bytes) -> pb.RepositoryIndexResponse:
+    def _index(self, raw: bytes) -> pb.RepositoryIndexResponse:
         request = parsed(pb.RepositoryIndexRequest, raw)
         models = [
             pb.RepositoryIndexResponse.ModelIndex(

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
@@ -21,7 +21,6 @@ from model.domain import FloatArray
 from service.core.predictor import Predictor
 from service.core.queries import (
     Attention,
-    Decision,
     Explain,
     Explanation,
     ModelName,
@@ -29,7 +28,6 @@ from service.core.queries import (
     PredictQuery,
     PredictReply,
     Refused,
-    WindowError,
 )
 from service.core.rules import WindowRules
 from service.core.turns import AT_ONCE, LARGE_BYTES, Turns, in_slices
@@ -45,6 +43,9 @@ MOST_OTHERS: Final = 100
 WINDOWS: Final = pb.PredictRequest.WINDOWS_FIELD_NUMBER
 Request = pb.PredictRequest | pb.StreamOpen | pb.AppendCyclesRequest
 FLOAT32: Final = np.dtype("<f4")
+
+ARRAYS: Final = {"cycles", "contributions", "usual"}
+"""Fields of an explanation that hold arrays."""
 
 EXPLAIN: Final[dict[int, Explain]] = {
     pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
@@ -220,7 +221,7 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
     if given.unit is not None:
         message.unit = given.unit
     if isinstance(given, Refused):
-        fill_error(message.error, given.error)
+        message.error.MergeFrom(pb.WindowError(**to_builtins(given.error)))
         return
     message.rul, message.rul_state = given.rul, given.rul_state
     interval, health = message.interval, message.health_state
@@ -246,43 +247,19 @@ def _fill_grounds(message: pb.Prediction, given: Prediction) -> None:
     if given.trust is not UNSET:
         message.trust = given.trust
     if given.decision:
-        _fill_decision(message.decision, given.decision)
+        message.decision.MergeFrom(pb.Decision(**to_builtins(given.decision)))
     if given.explanation is not UNSET:
         _fill_explanation(message.explanation, given.explanation)
 
 
 def _fill_explanation(message: pb.Explanation, given: Explanation) -> None:
-    message.columns.extend(given.columns)
+    plain = {name: value for name, value in asdict(given).items() if name not in ARRAYS}
+    message.MergeFrom(pb.Explanation(**to_builtins(plain)))
     message.MergeFromString(packed(2, given.cycles))
     for column, cycles in given.contributions.items():
         message.contributions[column].MergeFromString(packed(1, cycles))
     for column, usual in given.usual.items():
         message.usual[column].MergeFromString(packed(1, usual.lower) + packed(2, usual.upper))
-    message.sentence = given.sentence
-    for clause in given.clauses:
-        message.clauses.add(**asdict(clause))
-    if given.together is not None:
-        message.together.CopyFrom(pb.Together(**asdict(given.together)))
-    if given.agreement is not None:
-        message.agreement = given.agreement
-    message.needed_agreement, message.judged_cycles = given.needed_agreement, given.judged_cycles
-    message.skill, message.needed_skill = given.skill, given.needed_skill
-
-
-def _fill_decision(message: pb.Decision, given: Decision) -> None:
-    if given.act_at_cycle is not None and given.act_in_cycles is not None:
-        message.act_at_cycle, message.act_in_cycles = given.act_at_cycle, given.act_in_cycles
-    message.cost_per_cycle = given.cost_per_cycle
-    message.run_to_failure_cost_per_cycle = given.run_to_failure_cost_per_cycle
-    message.fixed_interval_cost_per_cycle = given.fixed_interval_cost_per_cycle
-    message.costs.planned, message.costs.failure = given.costs.planned, given.costs.failure
-
-
-def fill_error(message: pb.WindowError, given: WindowError) -> None:
-    """Set the fields of the reason why a window has no answer."""
-    message.title, message.detail = given.title, given.detail
-    for p in given.errors:
-        message.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
 
 
 def _fill_attention(message: pb.Attention, given: Attention) -> None:

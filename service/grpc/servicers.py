@@ -1,112 +1,165 @@
 """gRPC: a thin shell over the predictor. Messages in, answers or statuses out.
 
-The same servicers run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This
+The same methods run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This
 module knows messages and status codes; it must not know HTTP, ONNX Runtime or batches.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from service.core.predictor import LoadedModel
+from service.core.queries import Explain
+from service.core.turns import LARGE_BYTES
 from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import KeyScope
-from service.errors import ServiceError, public_detail, status_of
-from service.grpc.call import caller_of, parsed, serialized, unary
+from service.errors import TooLarge
+from service.grpc.call import Context, Method, caller_of, exchanged, failure, foreign, parsed
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
-from service.grpc.predict import model_reference, predict
+from service.grpc.predict import costs_of, explain_of, fill, model_reference, predict, stored
 from service.grpc.streams import StreamServicer
-from service.grpc.units import append
-from service.labels import Route
+from service.labels import Route, Stage
 from service.proto import rul_v1_pb2 as pb
+from service.units import given_rows
 
 SERVICE: Final = "rul.v1.RulService"
+SERVICES: Final = (SERVICE, INFERENCE_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
 
 
-def rul_handlers(desk: Desk) -> dict[str, Any]:
-    """The method handlers of `rul.v1.RulService`, by the methods' names, on messages as they came.
+def methods_of(desk: Desk, answered: Health) -> dict[str, Method]:
+    """All methods, by their paths; health and reflection too.
 
-    Decoding them is part of answering: a message that cannot be read is refused, counted and logged
+    Decoding messages is part of answering: one that cannot be read is refused, counted and logged
     as any other request is. A server that decodes for its servicers would answer UNKNOWN.
     """
 
-    async def get_model(raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:
-        model = desk.predictor.model(parsed(pb.GetModelRequest, raw).name)
-        described = _model(model)
-        described.manifest_json = model.manifest.model_dump_json()
-        return described
+    def unary(
+        route: Route, answer: Callable[..., Awaitable[bytes]], scope: KeyScope, *, needs_model: bool = False
+    ) -> Method:
+        return partial(exchanged, desk, route, partial(answer, desk), scope=scope, needs_model=needs_model)
 
-    async def list_models(raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.ListModelsReply:
-        parsed(pb.ListModelsRequest, raw)
-        return pb.ListModelsReply(models=[_model(model) for model in desk.predictor.models.values()])
-
-    append_cycles = partial(append, desk)
-    return {
-        "Predict": unary(
-            desk, Route.GRPC_PREDICT, partial(predict, desk), KeyScope.PREDICT, needs_model=True
-        ),
-        "AppendCycles": unary(desk, Route.GRPC_APPEND, append_cycles, KeyScope.INGEST, needs_model=True),
-        "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
-        "GetModel": unary(desk, Route.GRPC_GET_MODEL, get_model, KeyScope.ANY, encode=serialized),
-        "ListModels": unary(desk, Route.GRPC_LIST_MODELS, list_models, KeyScope.ANY, encode=serialized),
+    described = Reflection(credentials=desk.credentials, idle_seconds=desk.intake.seconds)
+    services: dict[str, Mapping[str, Method]] = {
+        SERVICE: {
+            "Predict": unary(Route.GRPC_PREDICT, predict, KeyScope.PREDICT, needs_model=True),
+            "AppendCycles": unary(Route.GRPC_APPEND, _append, KeyScope.INGEST, needs_model=True),
+            "PredictStream": StreamServicer(desk).predict_stream,
+            "GetModel": unary(Route.GRPC_GET_MODEL, _get_model, KeyScope.ANY),
+            "ListModels": unary(Route.GRPC_LIST_MODELS, _list_models, KeyScope.ANY),
+        },
+        INFERENCE_SERVICE: InferenceServicer(desk).methods(),
+        health.SERVICE_NAME: {"Check": answered.check, "Watch": answered.watch},
+        reflection.SERVICE_NAME: {"ServerReflectionInfo": described.info},
     }
+    return {f"/{service}/{name}": m for service, methods in services.items() for name, m in methods.items()}
+
+
+class Handlers(grpc.GenericRpcHandler):
+    """The same methods on `grpc.aio`."""
+
+    def __init__(self, methods: Mapping[str, Method]) -> None:
+        self._methods: Final = methods
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 grpc's
+        """Return the handler of a call; None: there is no such method."""
+        method = self._methods.get(handler_call_details.method)
+        return method and grpc.stream_stream_rpc_method_handler(partial(_call, method))
+
+
+async def _call(method: Method, messages: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401 grpc's
+    try:
+        reply = await method(messages, context)
+    except Exception as error:  # noqa: BLE001 grpc would show its text
+        end = failure(error)
+        await context.abort(end.code, end.details, tuple(end.metadata))
+    else:
+        if reply is not None:
+            await context.write(reply)
 
 
 class Reflection:
     """The descriptions of our messages, for a caller with a key; a silent stream ends soon."""
 
-    def __init__(self, names: Iterable[str], *, credentials: Credentials, idle_seconds: float) -> None:
-        self._described: Final[Any] = reflection.aio.ReflectionServicer(names)
+    def __init__(self, *, credentials: Credentials, idle_seconds: float) -> None:
+        self._described: Final[Any] = reflection.aio.ReflectionServicer(SERVICES)
         self._credentials: Final = credentials
         self._idle_seconds: Final = idle_seconds
 
-    async def ServerReflectionInfo(  # noqa: N802 the protocol's name
-        self,
-        requests: AsyncIterator[Any],
-        context: Any,  # noqa: ANN401 as the library
-    ) -> AsyncIterator[Any]:
+    async def info(self, messages: AsyncIterator[bytes], context: Context) -> None:
         """Answer each request of a stream, as long as the key is valid."""
         metadata = dict(context.invocation_metadata())
-        try:
-            caller_of(self._credentials, KeyScope.PAGES, metadata)
-            allowed = self._in_time(requests, metadata)
-            async for reply in self._described.ServerReflectionInfo(allowed, context):
-                yield reply
-        except ServiceError as error:
-            await context.abort(status_of(error).grpc, public_detail(error))
+        caller_of(self._credentials, KeyScope.PAGES, metadata)
+        requests = self._in_time(messages, metadata)
+        async for reply in self._described.ServerReflectionInfo(requests, context):
+            await context.write(reply.SerializeToString())
 
-    async def _in_time(self, requests: AsyncIterator[Any], metadata: dict[str, Any]) -> AsyncIterator[Any]:
+    async def _in_time(self, messages: AsyncIterator[bytes], metadata: dict[str, Any]) -> AsyncIterator[Any]:
         try:
             while True:
                 async with asyncio.timeout(self._idle_seconds):
-                    request = await anext(requests)
+                    raw = await anext(messages)
                 caller_of(self._credentials, KeyScope.PAGES, metadata)
-                yield request
+                yield foreign(reflection_pb2.ServerReflectionRequest, raw)
         except (StopAsyncIteration, TimeoutError):
             return
 
 
-def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in
-    """Register our services, health and reflection; the health that it answers, to be changed."""
-    ours = {SERVICE: rul_handlers(desk), INFERENCE_SERVICE: InferenceServicer(desk).handlers()}
-    names = (*ours, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    answered = Health(names)
-    for name, handlers in ours.items():
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-        server.add_registered_method_handlers(name, handlers)
-    health_pb2_grpc.add_HealthServicer_to_server(answered, server)
-    described: Any = Reflection(names, credentials=desk.credentials, idle_seconds=desk.intake.seconds)
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, server)
-    return answered
+async def _append(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:
+    """Store the readings of a message, and answer with the unit's prediction."""
+    if len(raw) > LARGE_BYTES:  # a Python object for each value
+        raise TooLarge(f"expected at most {LARGE_BYTES} bytes, got {len(raw)}; send readings in parts")
+    start = perf_counter()
+    request = parsed(pb.AppendCyclesRequest, raw)
+    model = desk.predictor.model(request.model or None)
+    rows = [
+        (reading.cycle if reading.HasField("cycle") else None, reading.values, reading.columns)
+        for reading in request.readings
+    ]
+    given = given_rows(rows, model.rules, "/readings/{}".format)
+    exchange.stages.append((Stage.DECODE, start, perf_counter()))
+    exchange.windows = 1
+    reply = await desk.units.append(
+        model,
+        request.unit,
+        given,
+        explain=explain_of(request.explain) if request.explain else Explain.NONE,
+        store=stored(request),
+        costs=costs_of(request),
+        stages=exchange.stages,
+        tenant=exchange.caller.tenant,
+    )
+    start = perf_counter()
+    message = pb.AppendCyclesReply(**to_builtins(replace(reply, prediction=None)))
+    if reply.prediction is not None:
+        fill(message.prediction, reply.prediction)
+    encoded = message.SerializeToString()
+    exchange.stages.append((Stage.ENCODE, start, perf_counter()))
+    return encoded
+
+
+async def _get_model(desk: Desk, raw: bytes, _exchange: Exchange, _limit: Limit) -> bytes:
+    model = desk.predictor.model(parsed(pb.GetModelRequest, raw).name)
+    described = _model(model)
+    described.manifest_json = model.manifest.model_dump_json()
+    return described.SerializeToString()
+
+
+async def _list_models(desk: Desk, raw: bytes, _exchange: Exchange, _limit: Limit) -> bytes:
+    parsed(pb.ListModelsRequest, raw)
+    models = [_model(model) for model in desk.predictor.models.values()]
+    return pb.ListModelsReply(models=models).SerializeToString()
 
 
 def _model(model: LoadedModel) -> pb.Model:

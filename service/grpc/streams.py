@@ -15,6 +15,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from model.decision import Costs
 from service.core.predictor import LoadedModel
 from service.core.queries import Explain
@@ -31,7 +33,7 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, caller_of, end_failed, parsed, serialized
+from service.grpc.call import Context, caller_of, failed, parsed
 from service.grpc.predict import costs_of, explain_of, fill, model_reference, stored, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
@@ -83,14 +85,14 @@ class StreamServicer:
             with desk.streams.admitted(inbox, may_stay):
                 opened = self._open(await inbox.take())
                 reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
-                await context.write(serialized(pb.StreamReply(opened=reply)))
+                await context.write(pb.StreamReply(opened=reply).SerializeToString())
                 # A task of its own: whatever wakes one goes through every call that is waited for in it,
                 # and there are many between here and the server.
                 await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
         if inbox.expired:
             raise TimeoutError
         if exchange.error is not None or exchange.gone:
-            await end_failed(exchange, context)
+            raise failed(exchange)
         context.set_trailing_metadata([("x-request-id", exchange.request_id)])
 
     async def _answer_all(self, inbox: Inbox, opened: Opened, context: Context, stream: Exchange) -> None:
@@ -149,7 +151,7 @@ class StreamServicer:
             return reply
         if isinstance(error, NotReady):
             raise error
-        return serialized(pb.StreamReply(error=_error(error, kept=kept)))
+        return pb.StreamReply(error=_error(error, kept=kept)).SerializeToString()
 
 
 def _reading(raw: bytes) -> pb.Reading:
@@ -174,7 +176,7 @@ def _history(given: pb.StreamOpen, model: LoadedModel) -> WindowInput | None:
 def _error(error: Exception, *, kept: bool) -> pb.StreamError:
     status = status_of(error)
     number: int = status.grpc.value[0]
-    message = pb.StreamError(code=number, title=status.title, detail=public_detail(error), kept=kept)
-    for p in listed(problems_of(error)):
-        message.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
-    return message
+    problems = to_builtins(listed(problems_of(error)))
+    return pb.StreamError(
+        code=number, title=status.title, detail=public_detail(error), errors=problems, kept=kept
+    )

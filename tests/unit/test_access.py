@@ -356,7 +356,7 @@ async def test_no_key_gets_through_to_a_route_that_asks_for_more(file):
 async def test_the_table_above_names_every_route_there_is(file):
     file.touch()
     async with in_process(keys_file=str(file)) as service:
-        handlers = {path[1:] for path in service.grpc._handlers}
+        handlers = {path[1:] for path in service.parts.methods}
         http = service.parts.http
         of_http = [(e.method, pattern) for pattern, e in http._patterns]
         named = [route.replace("{m}", "m").split(" ") for route in ASKED if " " in route]

@@ -19,6 +19,7 @@ from tests.in_process import (
     framed,
     in_process,
     message_window,
+    until,
 )
 
 LIMIT = 1000
@@ -26,44 +27,37 @@ INTAKE = Intake(most_bytes=LIMIT, seconds=30, expected=nullcontext)
 GZIP = [("grpc-encoding", "gzip")]
 
 
-async def echo(messages, _call):
+async def echo(messages, call):
     async for message in messages:
-        yield message
+        await call.write(message)
 
 
-async def repeat(message, _call):
-    return message
+async def repeat(messages, _call):
+    return await anext(messages, None)
 
 
 async def upload(messages, _call):
     return b"".join([message async for message in messages])
 
 
-async def breaks(_message, _call):
+async def breaks(_messages, _call):
     raise KeyError("a secret")
 
 
-async def tell(_message, call):
+async def tell(_messages, call):
     return repr(call.invocation_metadata()).encode()
+
+
+METHODS = {"Echo": echo, "Repeat": repeat, "Upload": upload, "Breaks": breaks, "Tell": tell}
 
 
 @pytest.fixture(scope="module")
 def app():
-    served = GrpcOverAsgi(max_message_bytes=LIMIT, intake=INTAKE, metadata=())
-    served.add_registered_method_handlers(
-        "test.Service",
-        {
-            "Echo": grpc.stream_stream_rpc_method_handler(echo, None, bytes),
-            "Repeat": grpc.unary_unary_rpc_method_handler(repeat, None, bytes),
-            "Upload": grpc.stream_unary_rpc_method_handler(upload, None, bytes),
-            "Breaks": grpc.unary_unary_rpc_method_handler(breaks, None, bytes),
-        },
-    )
-    return served
+    return GrpcOverAsgi(METHODS, max_message_bytes=LIMIT, intake=INTAKE)
 
 
 async def ask(app, method, *parts, **options):
-    return await ask_grpc(app, f"/test.Service/{method}", *parts, **options)
+    return await ask_grpc(app, method, *parts, **options)
 
 
 @st.composite
@@ -118,18 +112,17 @@ def test_a_body_that_comes_at_once_is_answered_as_one_whose_end_comes_later(app,
     assert at_once == asyncio.run(ask(app, "Repeat", body, metadata=GZIP))
 
 
-async def test_a_method_is_told_the_metadata_that_servicers_read_and_the_last_of_two():
-    served = GrpcOverAsgi(max_message_bytes=LIMIT, intake=INTAKE, metadata=["told", "twice", "absent"])
-    served.add_registered_method_handlers("s", {"Tell": grpc.unary_unary_rpc_method_handler(tell)})
-    metadata = [("told", "1"), ("twice", "2"), ("other", "3"), ("twice", "4")]
+async def test_a_method_is_told_the_metadata_that_methods_read_and_the_last_of_two(app):
+    metadata = [("x-request-id", "1"), ("x-api-key", "2"), ("other", "3"), ("x-api-key", "4")]
 
-    answer = await ask_grpc(served, "/s/Tell", framed(b""), metadata=metadata)
+    answer = await ask(app, "Tell", framed(b""), metadata=metadata)
 
-    assert answer.messages == [b"[('told', '1'), ('twice', '4')]"]
+    assert answer.messages == [b"[('x-request-id', '1'), ('x-api-key', '4')]"]
 
 
-async def test_a_call_without_a_message_is_refused(app):
-    assert (await ask(app, "Repeat")).code is grpc.StatusCode.INVALID_ARGUMENT
+@pytest.mark.parametrize("path", [PREDICT, "/grpc.health.v1.Health/Check"])
+async def test_a_call_without_a_message_is_refused(service, path):
+    assert (await ask_grpc(service.grpc, path)).code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_message_above_the_limit_is_refused_before_it_has_come(app):
@@ -200,9 +193,7 @@ def test_grpc_is_spoken_only_where_trailers_can_be_sent(version, extensions, con
     async def receive():
         return {"type": "http.disconnect"}
 
-    asyncio.run(
-        GrpcOverAsgi(max_message_bytes=1, intake=INTAKE, metadata=()).beside(http)(scope, receive, send)
-    )
+    asyncio.run(GrpcOverAsgi({}, max_message_bytes=1, intake=INTAKE).beside(http)(scope, receive, send))
 
     assert (asked == []) is expected
 
@@ -249,17 +240,24 @@ async def test_health_is_not_serving_until_the_service_is_ready():
 
 
 async def test_every_watcher_hears_of_each_change_also_when_another_has_left(service):
-    watchers = [service.health.Watch(health_pb2.HealthCheckRequest(), None) for _ in range(3)]
-    first = [(await anext(watcher)).status for watcher in watchers]
-    await watchers.pop().aclose()
+    leave = [asyncio.Event() for _ in range(3)]
+    path = "/grpc.health.v1.Health/Watch"
+    watching = [asyncio.create_task(ask_grpc(service.grpc, path, framed(b""), leaves=one)) for one in leave]
+    await until(lambda: service.health._watchers == 3)
+    leave[0].set()
+    await until(lambda: service.health._watchers == 2)
 
-    waiting = [asyncio.ensure_future(anext(watcher)) for watcher in watchers]
-    await asyncio.sleep(0)
     service.health.advertise(serving=False)
-    then = [(await told).status for told in waiting]
+    await asyncio.sleep(0)
+    for one in leave:
+        one.set()
+    told = [(await one).messages for one in watching]
 
-    assert set(first) == {health_pb2.HealthCheckResponse.SERVING}
-    assert then == [health_pb2.HealthCheckResponse.NOT_SERVING] * 2
+    reply = health_pb2.HealthCheckResponse
+    serving, then = (
+        reply(status=status).SerializeToString() for status in (reply.SERVING, reply.NOT_SERVING)
+    )
+    assert told == [[serving], [serving, then], [serving, then]]
 
 
 @pytest.mark.parametrize("seconds", ["²S", "1", "S", "-1S", "123456789S", "1 S", "9" * 5000 + "S"])
@@ -288,7 +286,7 @@ async def test_a_caller_that_leaves_before_its_answer_is_written_is_no_error(app
         if message["type"] == "http.response.body":
             raise ConnectionResetError("the client disconnected")
 
-    scope = {"type": "http", "http_version": "2", "method": "POST", "path": "/test.Service/Echo"}
+    scope = {"type": "http", "http_version": "2", "method": "POST", "path": "Echo"}
     await app(scope | {"headers": [(b"content-type", b"application/grpc")]}, receive, send)
 
     assert sent == ["http.response.start", "http.response.body"]

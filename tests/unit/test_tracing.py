@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from service.grpc.servicers import add_servicers
+from service.grpc.servicers import Handlers
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from service.tracing.otlp import tracer_provider
@@ -92,7 +92,7 @@ async def by_grpc(service):
 
 async def by_grpc_aio(service):
     server = grpc.aio.server()
-    add_servicers(server, service.desk)
+    server.add_generic_rpc_handlers((Handlers(service.parts.methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
