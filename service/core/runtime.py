@@ -233,8 +233,7 @@ def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int, ...]) -
     if got[0] != kind or len(got[1]) != len(shape):
         return False
     return all(
-        not isinstance(size, int) if wanted == ANY else not isinstance(size, int) or size == wanted
-        for size, wanted in zip(got[1], shape, strict=True)
+        not isinstance(size, int) or size == wanted for size, wanted in zip(got[1], shape, strict=True)
     )
 
 

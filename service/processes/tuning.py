@@ -1,4 +1,4 @@
-"""Tuning of a serving process: its memory allocator, its scheduling policy and its interpreter.
+"""Tuning of a serving process: memory allocator, scheduling policy, open files and interpreter.
 
 Envoy is linked with TCMalloc, which serves `malloc` for every library in the process, Python and ONNX
 Runtime included; glibc's arena settings (`MALLOC_ARENA_MAX`) have no effect there. TCMalloc caches free
@@ -10,10 +10,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
+
+from service import logs
+from service.errors import FrontEndFailed
+from service.settings import Settings
 
 TUNABLES: Final = "GLIBC_TUNABLES"
 SEQUENCES: Final = "glibc.pthread.rseq"
@@ -30,6 +35,13 @@ RELEASE_SECONDS: Final = 1
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_THP_DISABLE: Final = 41
 """Numbers of options in Linux' prctl."""
+
+RESERVED: Final = 96
+"""Descriptors of a worker beside its connections: files, sockets and pipes of its own."""
+LEAST: Final = 16
+"""With room for fewer connections the service does not start."""
+FEW: Final = 1000
+"""Fewer connections are worth a warning."""
 
 COLLECT_AFTER_OBJECTS: Final = 20_000
 SWITCH_SECONDS: Final = 0.0005
@@ -106,3 +118,33 @@ def settle_interpreter(*, inference_threads: bool) -> None:
     gc.set_threshold(COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
     if inference_threads:
         sys.setswitchinterval(SWITCH_SECONDS)
+
+
+def prepare_descriptors(settings: Settings) -> None:
+    """Raise the limit of open files as far as allowed, and warn where it stays small.
+
+    Raises:
+        FrontEndFailed: the limit is too small for a worker.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < RESERVED + LEAST:
+        raise FrontEndFailed(
+            f"a worker needs {RESERVED + LEAST} open files at least, got {hard}; raise `ulimit -n`"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = most_connections(settings.max_connections)
+    if most < min(FEW, settings.max_connections):
+        logs.logger().warning(
+            "few connections possible",
+            connections=most,
+            open_files=hard,
+            advice="raise the limit of open files (ulimit -n)",
+        )
+
+
+def most_connections(wanted: int) -> int:
+    """Return how many connections a worker may hold: the wanted ones, or as many as it can open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return min(wanted, soft - RESERVED)

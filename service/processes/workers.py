@@ -23,7 +23,6 @@ from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, await_reply, send
-from service.processes.descriptors import most_connections
 from service.processes.envoy_config import (
     answer_liveness,
     hide_admin,
@@ -33,7 +32,7 @@ from service.processes.envoy_config import (
 )
 from service.processes.heartbeat import Heartbeat
 from service.processes.tls import use_tls
-from service.processes.tuning import limit_caches, per_processor_caches
+from service.processes.tuning import limit_caches, most_connections, per_processor_caches
 from service.settings import Settings
 
 if TYPE_CHECKING:
