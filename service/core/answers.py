@@ -27,7 +27,6 @@ from model.domain import (
     NOVELTY_LIMIT,
     BoolArray,
     FloatArray,
-    IntArray,
     RulState,
     attention_entropy,
 )
@@ -108,9 +107,17 @@ class Answers:
 
     @cached_property
     def state(self) -> NDArray[np.int64]:
-        """How each answer may be read, [B], as indices into `STATES`."""
-        lengths, last_cycle = self.asked.lengths, self.asked.last_cycle
-        return states(self.outputs, lengths, self.manifest, last_cycle=last_cycle)
+        """How each answer may be read, [B], as indices into `STATES`.
+
+        What says most against the number wins: too little history, then strange data, then the cap.
+        """
+        lengths, outputs, manifest = self.asked.lengths, self.outputs, self.manifest
+        state = np.where(outputs.rul >= NEAR_CAP * manifest.cap, _AT_LEAST_CAP, _ESTIMATED)
+        state = np.where(outputs.novelty > NOVELTY_LIMIT, _OUT, state)
+        # A young unit's few cycles are all there is to know, and are enough: what misleads is an older unit
+        # of which only the last cycles were kept. Where the last cycle is not known (NaN) it may be one.
+        whole_life = self.asked.last_cycle <= lengths
+        return np.where((lengths < manifest.min_cycles) & ~whole_life, _INSUFFICIENT, state)
 
     @cached_property
     def _entropy_nats(self) -> FloatArray:
@@ -213,21 +220,6 @@ def last_readings(asked: Asked) -> FloatArray:
 def _fields(kind: type[T], value: Callable[[str], Any]) -> T:
     """Make a dataclass from the value of each field."""
     return kind(**{field.name: value(field.name) for field in fields(kind)})
-
-
-def states(
-    outputs: Outputs, lengths: IntArray, manifest: Manifest, *, last_cycle: FloatArray
-) -> NDArray[np.int64]:
-    """How each answer may be read, [B], as indices into `STATES`.
-
-    What says most against the number wins: too little history, then strange data, then the cap.
-    """
-    state = np.where(outputs.rul >= NEAR_CAP * manifest.cap, _AT_LEAST_CAP, _ESTIMATED)
-    state = np.where(outputs.novelty > NOVELTY_LIMIT, _OUT, state)
-    # A young unit's few cycles are all there is to know, and are enough: what misleads is an older unit of
-    # which only the last cycles were kept. Where the last cycle is not known (NaN) it may be one.
-    whole_life = last_cycle <= lengths
-    return np.where((lengths < manifest.min_cycles) & ~whole_life, _INSUFFICIENT, state)
 
 
 def prediction(

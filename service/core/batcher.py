@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from time import perf_counter
 from typing import Final
 
@@ -44,10 +45,11 @@ STOPPED: Final = "the batch scheduler stopped; restart the process"
 _yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # not on every platform
 
 
+@dataclass(eq=False)
 class MicroBatcher:
     """Batches for one runtime, on one event loop.
 
-    Args:
+    Attributes:
         runtime: Answers a batch.
         rules: What the model asks of a window.
         executor: Runs batches that do not run on the loop; its maker shuts it down.
@@ -61,45 +63,32 @@ class MicroBatcher:
         tracer: Records batches; None: nothing does.
         yield_core: Lets another thread or process have the core.
         clock: Tells the time, in seconds.
-
-    `runs_on_loop` says whether whole batches run on the event loop.
+        runs_on_loop: Whether whole batches run on the event loop.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        rules: WindowRules,
-        *,
-        executor: Executor,
-        threads: int,
-        max_batch_windows: int,
-        max_pending_windows: int,
-        observer: BatchObserver,
-        loop_windows: int = 0,
-        cores: Cores | None = None,
-        tracer: Tracer | None = None,
-        yield_core: Callable[[], None] = _yield_core,
-        clock: Callable[[], float] = perf_counter,
-    ) -> None:
-        self._runtime: Final = runtime
-        self._rules: Final = rules
-        self._executor: Final = executor
-        self._threads: Final = threads
-        self._max_batch: Final = max_batch_windows
-        self._max_pending: Final = max_pending_windows
-        self._observer: Final = observer
-        self._loop_windows: Final = loop_windows
-        self.runs_on_loop: Final = loop_windows >= max_batch_windows
-        self._cores: Final = cores or Cores(None, threads)
-        self._tracer: Final = tracer
-        self._yield_core: Final = yield_core
-        self._clock: Final = clock
-        self._callers: Final[deque[Caller]] = deque()
-        self._free, self._pending, self._window_seconds = threads, 0, math.inf
+    runtime: Runtime
+    rules: WindowRules
+    _: KW_ONLY
+    executor: Executor
+    threads: int
+    max_batch_windows: int
+    max_pending_windows: int
+    observer: BatchObserver
+    loop_windows: int = 0
+    cores: Cores | None = None
+    tracer: Tracer | None = None
+    yield_core: Callable[[], None] = _yield_core
+    clock: Callable[[], float] = perf_counter
+
+    def __post_init__(self) -> None:
+        self.runs_on_loop = self.loop_windows >= self.max_batch_windows
+        self._cores = self.cores or Cores(None, self.threads)
+        self._callers: deque[Caller] = deque()
+        self._free, self._pending, self._window_seconds = self.threads, 0, math.inf
         self._dispatch_due = self._closing = False
         self._seen = self._in_vain = self._left = self._distrust = 0
         self._idle: asyncio.Event | None = None
-        self._running: Final[set[Caller]] = set()
+        self._running: set[Caller] = set()
         self._failure: BaseException | None = None
 
     @property
@@ -126,17 +115,17 @@ class MicroBatcher:
             raise NotReady("the service is shutting down")
         if not (count := len(windows.lengths)):
             return []
-        if self._pending + count > self._max_pending:
+        if self._pending + count > self.max_pending_windows:
             raise Overloaded(
                 f"{self._pending} windows wait and {count} more were sent, "
-                f"at most {self._max_pending} may wait"
+                f"at most {self.max_pending_windows} may wait"
             )
         loop = asyncio.get_running_loop()
-        trace = None if self._tracer is None else self._tracer.submitted()
+        trace = None if self.tracer is None else self.tracer.submitted()
         order: Sequence[int] = range(count)
         if count > 2 and min(windows.lengths) < max(windows.lengths):  # padding costs as much as readings
             order = sorted(order, key=windows.lengths.__getitem__)
-        caller = Caller(windows, order, loop.create_future(), trace, self._clock(), count)
+        caller = Caller(windows, order, loop.create_future(), trace, self.clock(), count)
         self._callers.append(caller)
         self._pending += count
         self._dispatch_soon(loop)
@@ -144,14 +133,14 @@ class MicroBatcher:
             return await caller.future
         except asyncio.CancelledError:
             self._withdraw(caller)
-            self._observer.cancelled(caller.missing)
+            self.observer.cancelled(caller.missing)
             raise
         finally:
             if trace is not None:
                 trace.ended(caller)
 
     def _is_busy(self) -> bool:
-        return bool(self._pending) or self._free < self._threads
+        return bool(self._pending) or self._free < self.threads
 
     async def close(self, *, drain_seconds: float) -> None:
         """Refuse new windows, give those at hand this long to finish, then fail the rest."""
@@ -180,7 +169,7 @@ class MicroBatcher:
                     else:
                         self._run_here(loop)
                     break
-                if not self._send(loop, shares_core=self._free < self._threads):
+                if not self._send(loop, shares_core=self._free < self.threads):
                     break
         except BaseException as error:  # noqa: BLE001 - nothing awaits this callback: callers would hang
             self._stop(error)
@@ -191,17 +180,17 @@ class MicroBatcher:
 
     def _fits_loop(self) -> bool:
         """Whether the next batch runs on the event loop; a few windows only while no thread computes."""
-        size = min(self._pending, self._max_batch)
+        size = min(self._pending, self.max_batch_windows)
         return (
-            size <= self._loop_windows
+            size <= self.loop_windows
             and size * self._window_seconds < LOOP_SECONDS
-            and (self.runs_on_loop or self._free == self._threads)
+            and (self.runs_on_loop or self._free == self.threads)
         )
 
     def _waits_for_more(self) -> bool:
         """Whether to yield the core once more before the batch leaves; if so, it was just yielded."""
         size = self._pending
-        if not self.runs_on_loop or size >= self._max_batch or self._distrust:
+        if not self.runs_on_loop or size >= self.max_batch_windows or self._distrust:
             self._distrust = max(0, self._distrust - 1)
             self._seen, self._left = 0, size
             return False
@@ -210,9 +199,9 @@ class MicroBatcher:
             self._seen, self._left = 0, size
             return False
         self._seen = size
-        start = self._clock()
-        self._yield_core()
-        if self._in_vain and self._clock() - start > STRANGER_SECONDS:
+        start = self.clock()
+        self.yield_core()
+        if self._in_vain and self.clock() - start > STRANGER_SECONDS:
             self._distrust = DISTRUSTED_BATCHES
         return True
 
@@ -220,9 +209,9 @@ class MicroBatcher:
         """Run a batch on the event loop; threads with idle cores help with a large request."""
         self._cores.running[0] += 1.0
         try:
-            while self._pending >= 2 * self._max_batch and self._send(loop, shares_core=True):
+            while self._pending >= 2 * self.max_batch_windows and self._send(loop, shares_core=True):
                 pass
-            batch = self._take(min(self._pending, self._max_batch))
+            batch = self._take(min(self._pending, self.max_batch_windows))
             self._finish(batch, self._run(batch))
         finally:
             self._cores.running[0] -= 1.0
@@ -234,16 +223,16 @@ class MicroBatcher:
         if not self._free or (shares_core and not self._cores.spare):
             return False
         # Free threads share what waits: two batches of 20 end before one of 32 and one of 8.
-        batch = self._take(min(self._max_batch, -(-self._pending // self._free)))
+        batch = self._take(min(self.max_batch_windows, -(-self._pending // self._free)))
         self._free -= 1
         self._cores.running[0] += 1.0
-        self._executor.submit(self._work, loop, batch)
+        self.executor.submit(self._work, loop, batch)
         return True
 
     def _take(self, size: int) -> Batch:
         """Up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
         batch = Batch(BatchReport(size))
-        callers, now, left = self._callers, self._clock(), size
+        callers, now, left = self._callers, self.clock(), size
         while left and callers:
             share = max(1, left // len(callers))
             caller = callers.popleft()
@@ -268,16 +257,16 @@ class MicroBatcher:
 
     def _run(self, batch: Batch) -> BaseException | None:
         """Ask the graph; what went wrong."""
-        trace, failure, runtime = None, None, self._runtime
+        trace, failure, runtime = None, None, self.runtime
         try:
-            if self._tracer is not None:
+            if self.tracer is not None:
                 served = dict.fromkeys(caller.trace for caller, _ in batch.shares)
-                trace = self._tracer.batch(served, model=runtime.manifest.name, windows=batch.report.size)
+                trace = self.tracer.batch(served, model=runtime.manifest.name, windows=batch.report.size)
             asked = stacked([(caller.windows, places) for caller, places in batch.shares])
-            start = self._clock()
+            start = self.clock()
             outputs = runtime.run(asked.readings, asked.lengths, asked.last_cycle)
-            batch.report.seconds = self._clock() - start
-            batch.answers = Answers(asked, outputs, runtime.manifest, self._rules)
+            batch.report.seconds = self.clock() - start
+            batch.answers = Answers(asked, outputs, runtime.manifest, self.rules)
             batch.report.answers = batch.answers.bare()
         except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
             failure = caught
@@ -301,13 +290,13 @@ class MicroBatcher:
                 self._fail(caller, RuntimeFailed("inference failed"), cause=error)
         else:
             self._hand_back(batch, batch.answers)
-            if (size := batch.report.size) <= self._loop_windows:
+            if (size := batch.report.size) <= self.loop_windows:
                 known, new = self._window_seconds, batch.report.seconds / size
                 self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
-        self._observer.ran(batch.report)
+        self.observer.ran(batch.report)
 
     def _hand_back(self, batch: Batch, answers: Answers) -> None:
-        row, now, report = 0, self._clock(), batch.report
+        row, now, report = 0, self.clock(), batch.report
         for caller, places in batch.shares:
             windows = caller.windows
             report.units += [windows.units[i] for i in places]

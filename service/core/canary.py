@@ -8,7 +8,7 @@ added up over all workers. Beyond a bound the candidate answers nothing more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import Final, Protocol
 from zlib import crc32
 
@@ -38,34 +38,32 @@ class CanaryObserver(Protocol):
         """Count a request that the candidate did not answer."""
 
 
+@dataclass(eq=False)
 class Canary:
-    """A candidate beside `serving`; `sums` are shared by the workers, `give_back` ends it in all of them.
+    """A candidate beside `serving`.
 
     Attributes:
         model: The candidate; the serving model is asked after each of its answers.
+        sums: Shared by the workers.
+        give_back: Ends it in all of them.
     """
 
-    def __init__(
-        self,
-        candidate: LoadedModel,
-        serving: Batcher,
-        *,
-        share: float,
-        bounds: Bounds,
-        sums: Slots,
-        observer: CanaryObserver,
-        give_back: Callable[[str], None],
-    ) -> None:
-        beside = Shadow(candidate.batcher, serving, share=1.0, compared=self.compared, failed=lambda: None)
-        self.model = replace(candidate, batcher=beside)
-        self._share: Final = share
-        self._bounds: Final = bounds
-        self._sums: Final = sums
-        self._before: Final = sums.total()
-        self._observer: Final = observer
-        self._give_back: Final = give_back
+    model: LoadedModel
+    serving: InitVar[Batcher]
+    _: KW_ONLY
+    share: float
+    bounds: Bounds
+    sums: Slots
+    observer: CanaryObserver
+    give_back: Callable[[str], None]
+
+    def __post_init__(self, serving: Batcher) -> None:
+        candidate = self.model.batcher
+        beside = Shadow(candidate, serving, share=1.0, compared=self.compared, failed=lambda: None)
+        self.model = replace(self.model, batcher=beside)
+        self._before = self.sums.total()
         self._is_over = False
-        self._in_turn: Final = evenly(share)
+        self._in_turn = evenly(self.share)
 
     def takes(self, unit: str | None) -> bool:
         """Whether the candidate answers a request: by its first unit, or in turn where that has no name."""
@@ -74,31 +72,31 @@ class Canary:
         if unit is None:
             is_taken = next(self._in_turn)
         else:
-            is_taken = crc32(unit.encode(errors="replace")) < self._share * 2**32
+            is_taken = crc32(unit.encode(errors="replace")) < self.share * 2**32
         if is_taken:
-            self._observer.canary_asked()
+            self.observer.canary_asked()
         return is_taken
 
     def failed(self) -> None:
         """Count a request that the candidate did not answer."""
-        self._observer.canary_failed()
+        self.observer.canary_failed()
         self._add(1, 0, 0, 0)
 
     def compared(self, other: FloatArray, answered: FloatArray) -> None:
         """Add what the serving model says of windows that the candidate has answered, if it says anything."""
-        self._observer.compared(answered, other)
+        self.observer.compared(answered, other)
         difference = np.abs(answered[:, RUL] - other[:, RUL]).sum()
         is_novel = answered[:, NOVELTY] > NOVELTY_LIMIT
         is_novel &= other[:, NOVELTY] <= NOVELTY_LIMIT
         self._add(0, len(answered), difference, int(np.count_nonzero(is_novel)))
 
     def _add(self, *sums: float) -> None:
-        own = self._sums.own
+        own = self.sums.own
         own += sums
-        reason = _beyond(self._sums.total() - self._before, self._bounds)
+        reason = _beyond(self.sums.total() - self._before, self.bounds)
         if reason and not self._is_over:
             self._is_over = True
-            self._give_back(reason)
+            self.give_back(reason)
 
 
 def _beyond(sums: FloatArray, bounds: Bounds) -> str:

@@ -89,25 +89,21 @@ class Runtime(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class OnnxRuntime:
     """ONNX Runtime with one thread a call: batches, not operators, run side by side."""
 
-    def __init__(
-        self,
-        session: Any,  # noqa: ANN401 - untyped library
-        manifest: Manifest,
-        drift_reference: DriftReference,
-        sha256: str,
-        placement: Placement,
-    ) -> None:
-        self._session = session
-        self._names = [*output_shapes(manifest, windows=ANY, cycles=ANY)]
-        self.manifest = manifest
-        self.drift_reference = drift_reference
-        self.sha256 = sha256
-        self.placement = placement
-        self.provider = placement.providers[0]
-        self._bound = BoundSession(session, manifest, device="cuda") if self.provider in ON_GPU else None
+    session: Any
+    manifest: Manifest
+    drift_reference: DriftReference
+    sha256: str
+    placement: Placement
+
+    def __post_init__(self) -> None:
+        self._names = [*output_shapes(self.manifest, windows=ANY, cycles=ANY)]
+        self.provider = self.placement.providers[0]
+        on_gpu = self.provider in ON_GPU
+        self._bound = BoundSession(self.session, self.manifest, device="cuda") if on_gpu else None
 
     @classmethod
     def load(
@@ -151,7 +147,7 @@ class OnnxRuntime:
         if self._bound is not None:
             return Outputs(**self._bound.run(readings, lengths, last_cycle))
         feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
-        answers = self._session.run(self._names, feed)
+        answers = self.session.run(self._names, feed)
         return Outputs(**dict(zip(self._names, answers, strict=True)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import Final
 
 import msgspec
@@ -34,6 +34,7 @@ class Uncounted:
         """Forget the windows."""
 
 
+@dataclass(eq=False)
 class Shadow:
     """A batcher that answers as `serving` does, and asks `candidate` after a share of the requests.
 
@@ -41,21 +42,16 @@ class Shadow:
     is called after a request that the candidate did not answer.
     """
 
-    def __init__(
-        self,
-        serving: Batcher,
-        candidate: Batcher,
-        *,
-        share: float,
-        compared: Callable[[FloatArray, FloatArray], None],
-        failed: Callable[[], None],
-    ) -> None:
-        self.serving: Final = serving
-        self._candidate: Final = candidate
-        self._is_compared: Final = evenly(share)
-        self._compared: Final = compared
-        self._failed: Final = failed
-        self._waiting: Final[set[asyncio.Task[None]]] = set()
+    serving: Batcher
+    candidate: Batcher
+    _: KW_ONLY
+    share: InitVar[float]
+    compared: Callable[[FloatArray, FloatArray], None]
+    failed: Callable[[], None]
+
+    def __post_init__(self, share: float) -> None:
+        self._is_compared = evenly(share)
+        self._waiting: set[asyncio.Task[None]] = set()
 
     async def submit(self, windows: Windows) -> list[Piece]:
         """Answer windows by the model that serves."""
@@ -70,11 +66,11 @@ class Shadow:
     async def _compare(self, windows: Windows, pieces: Sequence[Piece]) -> None:
         try:
             probe = msgspec.structs.replace(windows, is_probe=True)  # no prediction of the service
-            shadow = _rows(await self._candidate.submit(probe), len(windows.lengths))
+            shadow = _rows(await self.candidate.submit(probe), len(windows.lengths))
         except ServiceError:
-            self._failed()
+            self.failed()
             return
-        self._compared(shadow, _rows(pieces, len(windows.lengths)))
+        self.compared(shadow, _rows(pieces, len(windows.lengths)))
 
 
 def _rows(pieces: Sequence[Piece], windows: int) -> FloatArray:

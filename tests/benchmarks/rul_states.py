@@ -27,8 +27,9 @@ from export.session import Session, open_bundle
 from model.dataset import failed_units, truncated_windows
 from model.domain import FloatArray, IntArray, RulState, Trajectory, WindowSet
 from model.readers import read_trajectories
-from service.core.answers import STATES, states
-from service.core.runtime import Outputs
+from service.core.answers import STATES, Answers
+from service.core.rules import WindowRules
+from service.core.runtime import Asked, Outputs
 from tests.benchmarks.fault_kinds import Kind, faulty_kinds
 from tests.benchmarks.faults import random_windows
 from tests.benchmarks.tables import table
@@ -111,13 +112,14 @@ def below_the_cap(units: Sequence[Trajectory], manifest: Manifest) -> list[Kind]
 
 def asked(session: Session, manifest: Manifest, kinds: Sequence[Kind], own: WindowSet) -> Iterator[Row]:
     """One row a kind; how far the RUL moved is against the windows as they were."""
-    healthy = answered(session, own).rul
+    healthy, rules = answered(session, own).rul, WindowRules.of(manifest, max_window_cycles=manifest.context)
     screen = Console(stderr=True)
     for kind in track(kinds, manifest.name, console=screen):
         if not len(kind.windows):
             continue
         outputs = answered(session, kind.windows)
-        state = states(outputs, kind.windows.lengths, manifest, last_cycle=kind.windows.last_cycle)
+        windows = Asked(kind.windows.readings, kind.windows.lengths, kind.windows.last_cycle)
+        state = Answers(windows, outputs, manifest, rules).state
         yield Row(
             kind.name,
             manifest.name,

@@ -207,7 +207,7 @@ async def test_a_request_that_a_canary_fails_is_answered_by_the_model_and_all_go
     old = await service.version()
     await begun(service, newer)
     canary = service.parts.desk.predictor.models["fd001"].canary
-    monkeypatch.setattr(canary.model.batcher.serving._runtime, "_names", ["no such output"])
+    monkeypatch.setattr(canary.model.batcher.serving.runtime, "_names", ["no such output"])
 
     with capture_logs() as said:
         versions = [await service.version(unit=unit) for unit in ("a", "b")]

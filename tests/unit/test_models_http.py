@@ -253,7 +253,7 @@ async def test_counters_go_on_and_drift_begins_anew_with_a_swap(service, newer):
 
 async def test_what_served_is_freed_with_its_last_request(service, newer):
     old = service.parts.desk.predictor.models["fd001"]
-    freed = [weakref.ref(old), weakref.ref(old.batcher), weakref.ref(old.batcher._runtime)]
+    freed = [weakref.ref(old), weakref.ref(old.batcher), weakref.ref(old.batcher.runtime)]
     await service.predict()
     del old
     gc.disable()  # reference counting alone frees it
@@ -438,8 +438,8 @@ async def asked(path, **options):
 async def test_a_shadow_that_fails_harms_no_answer_and_is_counted(service, newer, monkeypatch):
     before = await service.predict()
     await service.change("POST", "/fd001/shadow", newer.path, share=1.0)
-    candidate = service.parts.desk.predictor.models["fd001"].batcher._candidate
-    monkeypatch.setattr(candidate._runtime, "_names", ["no such output"])
+    candidate = service.parts.desk.predictor.models["fd001"].batcher.candidate
+    monkeypatch.setattr(candidate.runtime, "_names", ["no such output"])
 
     assert await service.predict() == before
 

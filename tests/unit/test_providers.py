@@ -137,7 +137,7 @@ def runtime(tiny_bundle):
 @pytest.fixture
 def bound(runtime):
     """The graph behind buffers, on the device that there is."""
-    return BoundSession(runtime._session, runtime.manifest, device="cpu")
+    return BoundSession(runtime.session, runtime.manifest, device="cpu")
 
 
 def asked(manifest, rows):
