@@ -33,6 +33,7 @@ class Changes:
     """The changes of one service: its supervisor's part of them.
 
     Attributes:
+        control: Listens for workers that are asked for a change.
         workers: Those that serve.
         digests: SHA-256 of the bundles that they have loaded, by the model's name.
         candidates: Those that stand beside models, as JSON.
@@ -41,21 +42,13 @@ class Changes:
     def __init__(self, socket: Callable[[int], Path]) -> None:
         """Ask workers at these sockets."""
         self._socket: Final = socket
-        self._control: Final = Control({"change": self._change})
+        self.control: Final = Control({"change": self._change})
         self._quiet: Final = asyncio.Condition()
         self._starting = 0
         self._bundles: tuple[str, ...] = ()
         self.workers: Final[set[int]] = set()
         self.digests: dict[str, str] = {}
         self.candidates: tuple[str, ...] = ()
-
-    async def open(self, path: Path) -> None:
-        """Listen for workers that are asked for a change."""
-        await self._control.open(path)
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._control.close()
 
     def applied_to(self, settings: Settings) -> Settings:
         """Return the settings of a worker that starts now."""

@@ -77,7 +77,7 @@ class Workers:
         """
         if self._count > 1:
             self._board.touch()
-        await self._changes.open(self._supervisor)
+        await self._changes.control.open(self._supervisor)
         serving = asyncio.ensure_future(self._serve())
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -94,7 +94,7 @@ class Workers:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(server.stop() for server in self._servers.values()))
-            self._changes.close()
+            self._changes.control.close()
 
     async def _serve(self) -> None:
         await self._start(0)
