@@ -21,20 +21,20 @@ from service.tracing.otlp import FLUSH_SECONDS
 pytestmark = pytest.mark.usefixtures("no_settings")
 
 
-def test_what_is_asked_for_is_chosen():
-    assert front_end.choose(Settings(front_end=FrontEnd.UVICORN)) is FrontEnd.UVICORN
-
-
-def test_envoy_is_chosen_where_it_can_run():
-    assert front_end.choose(Settings(), obstacle="") is FrontEnd.ENVOY
+@pytest.mark.parametrize(
+    ("asked", "obstacle", "chosen"),
+    [
+        (FrontEnd.UVICORN, None, FrontEnd.UVICORN),
+        (FrontEnd.AUTO, "", FrontEnd.ENVOY),
+        (FrontEnd.AUTO, "no libpython", FrontEnd.UVICORN),
+    ],
+)
+def test_what_is_asked_for_is_chosen_else_envoy_where_it_can_run(asked, obstacle, chosen):
+    assert front_end.choose(Settings(front_end=asked), obstacle=obstacle) is chosen
 
 
 def test_a_worker_may_write_its_last_predictions_and_traces_before_it_is_killed():
     assert STOP_SECONDS > STORE_SECONDS + END_SECONDS + FLUSH_SECONDS
-
-
-def test_where_envoy_cannot_run_bentomls_own_server_is_chosen():
-    assert front_end.choose(Settings(), obstacle="no libpython") is FrontEnd.UVICORN
 
 
 def test_envoy_asked_for_where_it_cannot_run_is_an_error_that_says_what_to_do():
@@ -129,20 +129,14 @@ def test_bentomls_server_gets_the_free_ports_that_stand_for_port_zero(monkeypatc
     assert int(os.environ["RUL_GRPC_PORT"]) > 0
 
 
-def test_a_removed_working_folder_is_left(tmp_path):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    os.chdir(gone)
-    gone.rmdir()
+@pytest.mark.parametrize("removed", [False, True])
+def test_only_a_removed_working_folder_is_left(tmp_path, monkeypatch, removed):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    if removed:
+        folder.rmdir()
 
     workers.leave_removed_folder()
 
-    assert Path.cwd() == Path("/")
-
-
-def test_a_working_folder_that_exists_is_kept(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    workers.leave_removed_folder()
-
-    assert Path.cwd() == tmp_path
+    assert Path.cwd() == (Path("/") if removed else folder)

@@ -13,19 +13,18 @@ from service.processes import tuning
 linux = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no SCHED_BATCH")
 
 
-def test_restartable_sequences_are_left_to_the_allocator():
-    assert tuning.per_processor_caches({}) == {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ("", "glibc.pthread.rseq=0"),
+        ("glibc.malloc.check=1", "glibc.malloc.check=1:glibc.pthread.rseq=0"),
+        ("glibc.pthread.rseq=1", None),  # the operator's own choice
+    ],
+)
+def test_restartable_sequences_are_left_to_the_allocator_and_other_tunables_are_kept(given, added):
+    found = tuning.per_processor_caches({"GLIBC_TUNABLES": given} if given else {})
 
-
-def test_other_tunables_of_the_operator_are_kept():
-    given = {"GLIBC_TUNABLES": "glibc.malloc.check=1"}
-
-    expected = {"GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.pthread.rseq=0"}
-    assert tuning.per_processor_caches(given) == expected
-
-
-def test_an_operators_own_choice_of_sequences_is_kept():
-    assert tuning.per_processor_caches({"GLIBC_TUNABLES": "glibc.pthread.rseq=1"}) == {}
+    assert found == ({} if added is None else {"GLIBC_TUNABLES": added})
 
 
 @pytest.mark.parametrize(
@@ -64,18 +63,14 @@ def test_a_process_and_its_children_have_no_huge_pages():
     assert "THP_enabled:\t0" in said
 
 
-@linux
-def test_a_sandbox_that_forbids_the_policy_is_no_failure(monkeypatch):
+@pytest.mark.parametrize("has_policy", [pytest.param(True, marks=linux), False])
+def test_a_system_without_the_policy_or_a_sandbox_that_forbids_it_is_no_failure(monkeypatch, has_policy):
     def refuse(*_):
         raise PermissionError("not here")
 
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-
-    assert not tuning.schedule_as_batch()
-
-
-def test_a_system_without_the_policy_is_no_failure(monkeypatch):
-    monkeypatch.delattr(os, "SCHED_BATCH", raising=False)
+    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    if not has_policy:
+        monkeypatch.delattr(os, "SCHED_BATCH", raising=False)
 
     assert not tuning.schedule_as_batch()
 
