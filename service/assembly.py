@@ -106,7 +106,8 @@ class Parts:
             }
             self._control = Control(commands)
             await self._control.open(spec.control)
-        if spec.index > 0 or spec.candidates:  # other workers answer meanwhile: listen only when this one can
+        # Where other workers answer meanwhile, listen only when this one can.
+        if spec.index > 0 or spec.serving.candidates:
             await proving
         self._regular = [
             self._run(self.desk.metrics.publish_regularly()),
@@ -139,7 +140,8 @@ class Parts:
 
     async def become_ready(self, settle: Callable[..., None] = settle_interpreter) -> None:
         """Settle, then answer requests."""
-        await self.changes.restore(() if self.worker is None else self.worker.candidates)
+        if self.worker is not None:
+            await self.catalog.restore(self.worker.serving.candidates.values())
         settle(inference_threads=not all(b.runs_on_loop for b in self.joints.batchers))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
@@ -264,7 +266,8 @@ def build(
 
 def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, OnnxRuntime]]:
     loaded = load_bundles(settings)
-    changed = {r.manifest.name for _, r in loaded if spec.digests.get(r.manifest.name, r.sha256) != r.sha256}
+    digests = {runtime.manifest.name: runtime.sha256 for _, runtime in loaded}
+    changed = {name for name, digest in digests.items() if spec.serving.digests.get(name, digest) != digest}
     if changed:
         raise InvalidBundle(
             f"{', '.join(changed)}: the bundle changed since the other workers loaded it; swap it with "

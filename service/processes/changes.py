@@ -7,7 +7,7 @@ A worker that starts later starts with the models of the last change.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from service import logs
-from service.core.changes import Candidate, Change, Changed
+from service.core.changes import Change, Changed
 from service.errors import InvalidCandidate, NotReady, ServiceError
 from service.processes.control import Commands, Control, send
 from service.settings import Settings
@@ -35,8 +35,7 @@ class Changes:
     Attributes:
         control: Listens for workers that are asked for a change.
         workers: Those that serve.
-        digests: SHA-256 of the bundles that they have loaded, by the model's name.
-        candidates: Those that stand beside models, as JSON.
+        serving: Result of the last change; at first the digests alone.
     """
 
     def __init__(self, socket: Callable[[int], Path]) -> None:
@@ -45,14 +44,13 @@ class Changes:
         self.control: Final = Control({"change": self._change})
         self._quiet: Final = asyncio.Condition()
         self._starting = 0
-        self._bundles: tuple[str, ...] = ()
         self.workers: Final[set[int]] = set()
-        self.digests: dict[str, str] = {}
-        self.candidates: tuple[str, ...] = ()
+        self.serving = Changed()
 
     def applied_to(self, settings: Settings) -> Settings:
         """Return the settings of a worker that starts now."""
-        return settings.model_copy(update={"bundles": self._bundles}) if self._bundles else settings
+        bundles = tuple(self.serving.bundles.values())
+        return settings.model_copy(update={"bundles": bundles}) if bundles else settings
 
     @asynccontextmanager
     async def none_while_starting(self) -> AsyncGenerator[None]:
@@ -80,13 +78,11 @@ class Changes:
             if refused is not None:
                 await self._all("abort", COMMIT_SECONDS)
                 return _text(refused)
-            changed = prepared[0]
-            self._bundles, self.digests = tuple(changed.bundles.values()), changed.digests
-            self.candidates = tuple(_text(candidate) for candidate in changed.candidates.values())
+            self.serving = prepared[0]
             for failed in await self._all("commit", COMMIT_SECONDS):
                 if failed.error:
                     logs.logger().error("change of models failed in a worker", reason=failed.detail)
-            return _text(changed)
+            return _text(self.serving)
 
     async def _all(self, command: str, seconds: float) -> list[Changed]:
         """Ask every worker; one that has ended is left out, because it starts again with the last change."""
@@ -112,10 +108,6 @@ class WorkerChanges:
         self._catalog: Final = catalog
         self._supervisor: Final = supervisor
         catalog.everywhere = self.change
-
-    async def restore(self, candidates: Iterable[str]) -> None:
-        """Bring back the candidates of a worker that ended."""
-        await self._catalog.restore(msgspec.json.decode(text, type=Candidate) for text in candidates)
 
     async def change(self, change: Change) -> Changed:
         """Change the models that serve, in every worker or in none.
@@ -163,5 +155,5 @@ def _refusal(error: Exception) -> str:
     return _text(Changed.refused(error))
 
 
-def _text(of: Change | Changed | Candidate) -> str:
+def _text(of: Change | Changed) -> str:
     return msgspec.json.encode(of).decode()

@@ -22,7 +22,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
+
+from service.core.changes import Changed
 
 VARIABLE: Final = "RULSERVE_WORKER"
 POLL_SECONDS: Final = 0.02
@@ -31,7 +33,7 @@ Commands = Mapping[str, Callable[..., Awaitable[str]]]
 """Functions by the first word of a line; the rest of the line is their argument, where there is any."""
 
 
-class WorkerSpec(BaseModel):
+class WorkerSpec(msgspec.Struct, frozen=True):
     """One worker, as its supervisor describes it.
 
     Attributes:
@@ -40,29 +42,25 @@ class WorkerSpec(BaseModel):
         board: File of the numbers that workers share; None: the worker is alone.
         control: Unix socket of the supervisor's commands; None: there is no supervisor.
         supervisor: Unix socket of the supervisor itself, likewise.
-        digests: SHA-256 of the bundles that the running workers have loaded, by the model's name.
-        candidates: Candidates that stand beside their models, as JSON.
+        serving: Bundles that the running workers have loaded, and the candidates beside them.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     index: int = 0
     count: int = 1
     board: Path | None = None
     control: Path | None = None
     supervisor: Path | None = None
-    digests: dict[str, str] = {}
-    candidates: tuple[str, ...] = ()
+    serving: Changed = Changed()
 
     @classmethod
     def read(cls) -> WorkerSpec | None:
         """Read the description of this process; None: `rul serve` did not start it behind Envoy."""
         text = os.environ.get(VARIABLE)
-        return cls.model_validate_json(text) if text else None
+        return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value)) if text else None
 
     def as_environment(self) -> dict[str, str]:
         """Return the variable from which the worker reads its description."""
-        return {VARIABLE: self.model_dump_json()}
+        return {VARIABLE: msgspec.json.encode(self, enc_hook=str).decode()}
 
 
 class Control:

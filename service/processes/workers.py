@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from service import logs
+from service.core.changes import Changed
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.changes import Changes
@@ -105,7 +106,7 @@ class Workers:
         status: dict[str, Any] = json.loads(await await_reply(self._socket(0), "ready"))
         if status["phase"] != Phase.READY:
             return  # it is draining
-        self._changes.digests = status["digests"]
+        self._changes.serving = Changed(digests=status["digests"])
         scheme = "https" if self._settings.tls_cert else "http"
         self._announce(status["models"], f"{scheme}://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))
@@ -148,8 +149,7 @@ class Workers:
             board=self._board if self._count > 1 else None,
             control=socket,
             supervisor=self._supervisor,
-            digests=self._changes.digests,
-            candidates=self._changes.candidates,
+            serving=self._changes.serving,
         )
         # One thread per event loop: a second one would only wait for the GIL.
         threads = ["--concurrency", "1"] if self._count > 1 else []

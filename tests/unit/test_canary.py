@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from service import models as models_module
 from service.core.canary import SUMS, Canary
-from service.core.changes import Action, Bounds, Candidate, Change
+from service.core.changes import Action, Bounds, Candidate, Change, Changed
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.errors import ModelConflict, NotReady
@@ -298,8 +298,7 @@ async def test_a_stream_stays_with_the_model_that_serves(service, newer):
 def spec(bundle, action=Action.CANARY, *, returned="", sha256=""):
     change = Change(action, "fd001", str(bundle), 1.0, Bounds(**WIDE), sha256=sha256)
     name = ModelName("fd001", "2", "f")
-    text = msgspec.json.encode(Candidate(change, name, returned)).decode()
-    return WorkerSpec(candidates=(text,))
+    return WorkerSpec(serving=Changed(candidates={"fd001": Candidate(change, name, returned)}))
 
 
 @pytest.mark.parametrize("action", [Action.SHADOW, Action.CANARY])

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from service.core.changes import Changed
+from service.core.changes import Action, Candidate, Change, Changed
+from service.core.queries import ModelName
 from service.processes.changes import WorkerChanges
 from service.processes.control import VARIABLE, Control, WorkerSpec, send
 
@@ -55,7 +56,9 @@ async def test_a_worker_that_ends_before_it_answers_is_an_error(tmp_path):
 
 
 def test_a_worker_reads_what_its_supervisor_wrote(monkeypatch, tmp_path):
-    spec = WorkerSpec(index=1, count=2, board=tmp_path / "board", control=tmp_path / "worker-1")
+    candidate = Candidate(Change(Action.CANARY, "fd001", "a"), ModelName("fd001", "2", "f"))
+    serving = Changed(bundles={"fd001": "a"}, candidates={"fd001": candidate})
+    spec = WorkerSpec(index=1, board=tmp_path / "board", control=tmp_path / "worker-1", serving=serving)
     for name, value in spec.as_environment().items():
         monkeypatch.setenv(name, value)
 
