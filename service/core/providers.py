@@ -56,26 +56,21 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
 
 def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:
     """Add the options of each provider; TensorRT builds for batches up to `most_windows`."""
+    least, most = (
+        f"readings:{windows}x{manifest.context}x{len(manifest.columns)},lengths:{windows},last_cycle:{windows}"
+        for windows in (1, most_windows)
+    )
     options = {
         # The default search tries convolutions out at each new size, and may choose others at each start.
         CUDA: {"cudnn_conv_algo_search": "HEURISTIC"},
-        TENSORRT: tensorrt_shapes(manifest, most_windows=most_windows),
+        # One engine for every batch: without these bounds TensorRT would build one for each new shape.
+        TENSORRT: {
+            "trt_profile_min_shapes": least,
+            "trt_profile_opt_shapes": most,
+            "trt_profile_max_shapes": most,
+        },
     }
     return [(name, options[name]) if name in options else name for name in providers]
-
-
-def tensorrt_shapes(manifest: Manifest, *, most_windows: int) -> dict[str, str]:
-    """One engine for every batch: without these bounds TensorRT would build one for each new shape."""
-
-    def shapes(windows: int) -> str:
-        readings = f"readings:{windows}x{manifest.context}x{len(manifest.columns)}"
-        return f"{readings},lengths:{windows},last_cycle:{windows}"
-
-    return {
-        "trt_profile_min_shapes": shapes(1),
-        "trt_profile_opt_shapes": shapes(most_windows),
-        "trt_profile_max_shapes": shapes(most_windows),
-    }
 
 
 def placement(

@@ -25,10 +25,8 @@ from export.outputs import PER_CYCLE, cycles_of, output_shapes
 from model.domain import FloatArray, IntArray
 from service.core.providers import CPU, Wanted
 
-
-def available_providers() -> list[str]:
-    """Return the providers that this ONNX Runtime was built with."""
-    return ort.get_available_providers()
+available_providers: Final = ort.get_available_providers
+"""Returns the providers that this ONNX Runtime was built with."""
 
 
 def cpu_session(path: Path, stored: bytes) -> Any:  # noqa: ANN401 - untyped library

@@ -203,9 +203,7 @@ async def exchanged(
             if needs_model:
                 await exchange.begin(len(raw), waiting)
             reply = await answer(raw, exchange, waiting)
-    if exchange.error is not None or exchange.gone:
-        raise failed(exchange)
-    context.set_trailing_metadata([("x-request-id", exchange.request_id)])
+    finish(exchange, context)
     return reply
 
 
@@ -219,16 +217,23 @@ def receive_of(context: Context) -> Receive | None:
     return getattr(context, "receive", None)
 
 
-def failed(exchange: Exchange) -> Aborted | Disconnected:
-    """Return what ends a failed call: its error's status, or nothing where the caller has left."""
-    error = exchange.error
+def finish(exchange: Exchange, context: Context) -> None:
+    """Send the request's id with the status.
+
+    Raises:
+        Aborted: with the status of the error.
+        Disconnected: the caller has left.
+    """
+    trailing, error = [("x-request-id", exchange.request_id)], exchange.error
+    if exchange.gone:
+        raise Disconnected
     if error is None:
-        return Disconnected()
-    trailing = [("x-request-id", exchange.request_id)]
+        context.set_trailing_metadata(trailing)
+        return
     if (seconds := retry_after_seconds(error)) is not None:
         trailing.append(("grpc-retry-pushback-ms", f"{1000 * seconds:.0f}"))
     code, detail = status_of(error).grpc, _shortened(public_detail(error))
-    return Aborted(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
+    raise Aborted(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
 
 
 def parsed(kind: type[MessageType], raw: bytes) -> MessageType:

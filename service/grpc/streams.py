@@ -33,7 +33,7 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, caller_of, failed, parsed
+from service.grpc.call import Context, caller_of, finish, parsed
 from service.grpc.predict import costs_of, explain_of, fill, model_reference, stored, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
@@ -91,9 +91,7 @@ class StreamServicer:
                 await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
         if inbox.expired:
             raise TimeoutError
-        if exchange.error is not None or exchange.gone:
-            raise failed(exchange)
-        context.set_trailing_metadata([("x-request-id", exchange.request_id)])
+        finish(exchange, context)
 
     async def _answer_all(self, inbox: Inbox, opened: Opened, context: Context, stream: Exchange) -> None:
         while (raw := await inbox.take()) is not None:
@@ -163,14 +161,8 @@ def _reading(raw: bytes) -> pb.Reading:
 
 
 def _history(given: pb.StreamOpen, model: LoadedModel) -> WindowInput | None:
-    if given.WhichOneof("history") is None:
-        return None
-    window = pb.Window()
-    if given.WhichOneof("history") == "columns":
-        window.columns.CopyFrom(given.columns)
-    else:
-        window.readings.CopyFrom(given.readings)
-    return window_input(window, model.rules)
+    which: Any = given.WhichOneof("history")
+    return which and window_input(pb.Window(**{which: getattr(given, which)}), model.rules)
 
 
 def _error(error: Exception, *, kept: bool) -> pb.StreamError:
