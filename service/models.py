@@ -17,7 +17,7 @@ from model.decision import costs_of
 from service import logs
 from service.core.batcher import MicroBatcher
 from service.core.bundles import open_candidate
-from service.core.canary import SUMS, Canary
+from service.core.candidates import SUMS, Canary, Shadow, Uncounted, without_candidate
 from service.core.changes import BESIDE, ENDS, Action, Candidate, Change, Changed
 from service.core.cores import Cores
 from service.core.ports import BatchObserver, Tracer
@@ -26,7 +26,6 @@ from service.core.providers import CPU, ON_GPU
 from service.core.queries import ModelName
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
-from service.core.shadow import Shadow, Uncounted, without_candidate
 from service.edge.admission import Admission
 from service.errors import FrontEndFailed, InvalidCandidate, ModelConflict, ServiceError, UnknownModel
 from service.metrics.board import Board
@@ -101,7 +100,9 @@ class Joints:
             share=change.share,
             bounds=change.bounds,
             sums=self.board.slots(*_sums(name)),
-            observer=observer,
+            count_asked=observer.canary_asked,
+            count_failed=observer.canary_failed,
+            count_compared=observer.compared,
             give_back=give_back,
         )
         return replace(serving, canary=canary)

@@ -62,7 +62,7 @@ YIELD_EVERY: Final = 16
 
 
 class Canary(Protocol):
-    """A candidate that answers a share of the requests; `service.core.canary.Canary` is one."""
+    """A candidate that answers a share of the requests; `service.core.candidates.Canary` is one."""
 
     model: LoadedModel
 

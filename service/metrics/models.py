@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 
 from model.domain import FloatArray, attention_lag, edge_weights, head_similarity
 from service.core.answers import STATES, Answers
+from service.core.candidates import LOWER, RUL, UPPER
 from service.core.ports import BatchReport
 from service.core.runtime import Runtime
-from service.core.shadow import LOWER, RUL, UPPER
 from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
 from service.metrics.buckets import (

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service import models as models_module
-from service.core.canary import SUMS, Canary
+from service.core.candidates import SUMS, Canary
 from service.core.changes import Action, Bounds, Candidate, Change, Changed
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
@@ -40,27 +40,14 @@ async def candidate(service):
     return (await service.client.get("/v1/models/fd001")).json()["candidate"]
 
 
-class FakeObserver:
-    def __init__(self):
-        self.asked = self.failed = 0
-
-    def canary_asked(self):
-        self.asked += 1
-
-    def canary_failed(self):
-        self.failed += 1
-
-    def compared(self, candidate, served):
-        pass
-
-
 def make_canary(*, share=0.05, board=None, **bounds):
     """A canary with a list of the reasons for which it was given back."""
     model, reasons = LoadedModel.of(FakeRuntime(), None, max_window_cycles=100), []
     canary = Canary(
         model, None,
         share=share, bounds=Bounds(**bounds), sums=(board or Board()).slots("canary", SUMS),
-        observer=FakeObserver(), give_back=reasons.append,
+        count_asked=lambda: None, count_failed=lambda: None, count_compared=lambda *_: None,
+        give_back=reasons.append,
     )  # fmt: skip
     return canary, reasons
 

@@ -16,9 +16,9 @@ from export.seal import read_bundle, write_sums
 from model.simulation import simulate
 from service import logs
 from service.choices import ProviderChoice
+from service.core.candidates import Shadow
 from service.core.changes import Changed
 from service.core.runtime import OnnxRuntime
-from service.core.shadow import Shadow
 from service.core.watch import Watch
 from service.errors import NotReady
 from service.metrics.board import ROW
