@@ -63,21 +63,18 @@ class Messages:
 
     async def _rest(self) -> None:
         """Read the rest of a message that has begun."""
-        buffer, intake = self._buffer, self._intake
-        with Share(intake) as share, Limit(None, reading_seconds=intake.seconds):
-            while len(buffer) < PREFIX.size:
-                share.hold(len(buffer))
-                await self._read_on()
+        with Share(self._intake) as share, Limit(None, reading_seconds=self._intake.seconds):
+            await self._fill(PREFIX.size, share)
             size = PREFIX.size + self._checked_length()
-            with intake.expected(size):
-                while len(buffer) < size:
-                    share.hold(len(buffer))
-                    await self._read_on()
+            with self._intake.expected(size):
+                await self._fill(size, share)
 
-    async def _read_on(self) -> None:
-        if not self._more:
-            raise MalformedBody("the request ends within a message")
-        self.add(await self._receive())
+    async def _fill(self, size: int, share: Share) -> None:
+        while len(self._buffer) < size:
+            share.hold(len(self._buffer))
+            if not self._more:
+                raise MalformedBody("the request ends within a message")
+            self.add(await self._receive())
 
     def add(self, event: Message) -> None:
         """Read on in what has come.

@@ -29,7 +29,7 @@ from service.grpc.call import Context, Method, caller_of, exchanged, failure, fo
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.predict import costs_of, explain_of, fill, model_reference, predict, stored
-from service.grpc.streams import StreamServicer
+from service.grpc.streams import predict_stream
 from service.labels import Route, Stage
 from service.proto import rul_v1_pb2 as pb
 from service.units import given_rows
@@ -55,7 +55,7 @@ def methods_of(desk: Desk, answered: Health) -> dict[str, Method]:
         SERVICE: {
             "Predict": unary(Route.GRPC_PREDICT, predict, KeyScope.PREDICT, needs_model=True),
             "AppendCycles": unary(Route.GRPC_APPEND, _append, KeyScope.INGEST, needs_model=True),
-            "PredictStream": StreamServicer(desk).predict_stream,
+            "PredictStream": partial(predict_stream, desk),
             "GetModel": unary(Route.GRPC_GET_MODEL, _get_model, KeyScope.ANY),
             "ListModels": unary(Route.GRPC_LIST_MODELS, _list_models, KeyScope.ANY),
         },

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -54,110 +54,104 @@ class Opened:
     costs: Costs | None
 
 
-class StreamServicer:
-    """`rul.v1.RulService.PredictStream`, on messages as they came."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk: Final = desk
-
-    async def predict_stream(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        """Answer one stream, until its caller ends it or something else does."""
-        inbox = Inbox(
-            messages, idle_seconds=self._desk.streams.idle_seconds, remaining_seconds=context.time_remaining()
-        )
-        try:
-            await self._exchanged(inbox, context)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if inbox.gone and task is not None and task.uncancel() == 0:
-                raise Disconnected from None
-            raise
-        finally:
-            inbox.close()
-
-    async def _exchanged(self, inbox: Inbox, context: Context) -> None:
-        desk = self._desk
-        metadata: dict[str, Any] = dict(context.invocation_metadata())
-        given_id = metadata.get("x-request-id")
-        with Exchange(desk, Transport.GRPC, Route.GRPC_STREAM, given_id, metadata) as exchange:
-            exchange.caller = caller_of(desk.credentials, KeyScope.INGEST, metadata)
-            may_stay = partial(desk.credentials.holds, exchange.caller, KeyScope.INGEST)
-            with desk.streams.admitted(inbox, may_stay):
-                opened = self._open(await inbox.take())
-                reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
-                await context.write(pb.StreamReply(opened=reply).SerializeToString())
-                # A task of its own: whatever wakes one goes through every call that is waited for in it,
-                # and there are many between here and the server.
-                await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
-        if inbox.expired:
-            raise TimeoutError
-        finish(exchange, context)
-
-    async def _answer_all(self, inbox: Inbox, opened: Opened, context: Context, stream: Exchange) -> None:
-        while (raw := await inbox.take()) is not None:
-            await context.write(await self._answer(raw, opened, context, stream))
-            stream.windows += 1
-
-    def _open(self, raw: bytes | None) -> Opened:
-        if raw is None:
-            raise MalformedBody("expected a first message with `open`, got none")
-        message = parsed(pb.StreamRequest, raw)
-        if message.WhichOneof("message") != "open":
-            detail = "expected `open` in the first message"
-            raise MalformedBody(detail, [Problem("/open", "missing", detail)])
-        given = message.open
-        model = self._desk.predictor.model(given.model or None)
-        explain = explain_of(given.explain, "/open/explain")
-        unit = given.unit if given.HasField("unit") else None
-        if unit is not None:
-            check_name(unit, "/open/unit")
-        window = StreamWindow(model.rules)
-        first_cycle = given.first_cycle if given.HasField("first_cycle") else None
-        window.begin(_history(given, model), first_cycle=first_cycle)
-        costs = costs_of(given, "/open/costs")
-        return Opened(model, unit, explain, window, stored(given), costs)
-
-    async def _answer(self, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> bytes:
-        desk, kept, reply = self._desk, False, b""
-        reading = _reading(raw)  # what is none is the stream's error, and counted once
-        with Exchange(desk, Transport.GRPC, Route.GRPC_READING, stream.request_id) as exchange:
-            start = perf_counter()
-            values = reading_values(reading.values, reading.columns, opened.model.rules)
-            opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
-            kept, exchange.windows = True, 1
-            window = opened.window.checked(opened.unit)
-            exchange.stages.append((Stage.DECODE, start, perf_counter()))
-            # The inbox hears whether the caller leaves.
-            with desk.limit(context.time_remaining(), None) as limit:
-                await exchange.begin(len(raw), limit)
-                _, (prediction,) = await desk.predictor.answer(
-                    opened.model,
-                    window,
-                    opened.explain,
-                    exchange.stages,
-                    stream.caller.tenant,
-                    store=opened.store,
-                    costs=opened.costs,
-                )
-            start = perf_counter()
-            message = pb.StreamReply()
-            fill(message.prediction, prediction)
-            reply = message.SerializeToString()
-            exchange.stages.append((Stage.ENCODE, start, perf_counter()))
-        error = exchange.error
-        if error is None:
-            return reply
-        if isinstance(error, NotReady):
-            raise error
-        return pb.StreamReply(error=_error(error, kept=kept)).SerializeToString()
+async def predict_stream(desk: Desk, messages: AsyncIterator[bytes], context: Context) -> None:
+    """Answer one stream, until its caller ends it or something else does."""
+    inbox = Inbox(
+        messages, idle_seconds=desk.streams.idle_seconds, remaining_seconds=context.time_remaining()
+    )
+    try:
+        await _exchanged(desk, inbox, context)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if inbox.gone and task is not None and task.uncancel() == 0:
+            raise Disconnected from None
+        raise
+    finally:
+        inbox.close()
 
 
-def _reading(raw: bytes) -> pb.Reading:
-    message = parsed(pb.StreamRequest, raw)
-    if message.WhichOneof("message") != "reading":
-        detail = "expected `reading` in each message after the first"
-        raise MalformedBody(detail, [Problem("/reading", "missing", detail)])
-    return message.reading
+async def _exchanged(desk: Desk, inbox: Inbox, context: Context) -> None:
+    metadata: dict[str, Any] = dict(context.invocation_metadata())
+    given_id = metadata.get("x-request-id")
+    with Exchange(desk, Transport.GRPC, Route.GRPC_STREAM, given_id, metadata) as exchange:
+        exchange.caller = caller_of(desk.credentials, KeyScope.INGEST, metadata)
+        may_stay = partial(desk.credentials.holds, exchange.caller, KeyScope.INGEST)
+        with desk.streams.admitted(inbox, may_stay):
+            opened = _open(desk, await inbox.take())
+            reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
+            await context.write(pb.StreamReply(opened=reply).SerializeToString())
+            # A task of its own: whatever wakes one goes through every call that is waited for in it,
+            # and there are many between here and the server.
+            await asyncio.ensure_future(_answer_all(desk, inbox, opened, context, exchange))
+    if inbox.expired:
+        raise TimeoutError
+    finish(exchange, context)
+
+
+async def _answer_all(desk: Desk, inbox: Inbox, opened: Opened, context: Context, stream: Exchange) -> None:
+    while (raw := await inbox.take()) is not None:
+        await context.write(await _answer(desk, raw, opened, context, stream))
+        stream.windows += 1
+
+
+def _open(desk: Desk, raw: bytes | None) -> Opened:
+    if raw is None:
+        raise MalformedBody("expected a first message with `open`, got none")
+    given: pb.StreamOpen = _part(raw, "open", "the first message")
+    model = desk.predictor.model(given.model or None)
+    explain = explain_of(given.explain, "/open/explain")
+    unit = given.unit if given.HasField("unit") else None
+    if unit is not None:
+        check_name(unit, "/open/unit")
+    window = StreamWindow(model.rules)
+    first_cycle = given.first_cycle if given.HasField("first_cycle") else None
+    window.begin(_history(given, model), first_cycle=first_cycle)
+    costs = costs_of(given, "/open/costs")
+    return Opened(model, unit, explain, window, stored(given), costs)
+
+
+async def _answer(desk: Desk, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> bytes:
+    kept, reply = False, b""
+    # What is none is the stream's error, and counted once.
+    reading: pb.Reading = _part(raw, "reading", "each message after the first")
+    with Exchange(desk, Transport.GRPC, Route.GRPC_READING, stream.request_id) as exchange:
+        start = perf_counter()
+        values = reading_values(reading.values, reading.columns, opened.model.rules)
+        opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
+        kept, exchange.windows = True, 1
+        window = opened.window.checked(opened.unit)
+        exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        # The inbox hears whether the caller leaves.
+        with desk.limit(context.time_remaining(), None) as limit:
+            await exchange.begin(len(raw), limit)
+            _, (prediction,) = await desk.predictor.answer(
+                opened.model,
+                window,
+                opened.explain,
+                exchange.stages,
+                stream.caller.tenant,
+                store=opened.store,
+                costs=opened.costs,
+            )
+        start = perf_counter()
+        message = pb.StreamReply()
+        fill(message.prediction, prediction)
+        reply = message.SerializeToString()
+        exchange.stages.append((Stage.ENCODE, start, perf_counter()))
+    error = exchange.error
+    if error is None:
+        return reply
+    if isinstance(error, NotReady):
+        raise error
+    return pb.StreamReply(error=_error(error, kept=kept)).SerializeToString()
+
+
+def _part(raw: bytes, name: str, where: str) -> Any:  # noqa: ANN401 one of the parts of the message
+    message: Any = parsed(pb.StreamRequest, raw)
+    if message.WhichOneof("message") != name:
+        detail = f"expected `{name}` in {where}"
+        raise MalformedBody(detail, [Problem(f"/{name}", "missing", detail)])
+    return getattr(message, name)
 
 
 def _history(given: pb.StreamOpen, model: LoadedModel) -> WindowInput | None:
