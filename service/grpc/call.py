@@ -1,4 +1,4 @@
-"""A gRPC call: what servicers see of it, what every method has in common, and how it ends with a status.
+"""A gRPC call: what methods see of it, what every method has in common, and how it ends with a status.
 
 A method takes the messages of a call as they came and returns its answer, or writes any number of them. The
 same methods run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end: on the wire a call with
@@ -54,9 +54,9 @@ TIMEOUT: Final = re.compile(rb"[0-9]{1,8}[HMSmun]")
 SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 """Units of the header `grpc-timeout`."""
 
-METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
-"""The metadata that methods read: request id, API key and trace context."""
-_NAMES: Final = {name.encode(): name for name in METADATA}
+READ: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
+METADATA: Final = {name.encode(): name for name in READ}
+"""The metadata that methods read, as it travels and by name: request id, API key and trace context."""
 
 DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
 
@@ -133,7 +133,7 @@ class Call:
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """Of the request's metadata what is read; binary values are left as they came."""
         found: list[tuple[str, str]] = []
-        for key, name in _NAMES.items():
+        for key, name in METADATA.items():
             value = self._headers.get(key)
             if value is not None:
                 found.append((name, value.decode("latin-1")))
@@ -185,6 +185,7 @@ async def exchanged(
 
     Raises:
         Aborted: with the status of the error.
+        Disconnected: the caller has left.
     """
     reply = b""
     metadata: dict[str, Any] = dict(context.invocation_metadata())
