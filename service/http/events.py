@@ -39,37 +39,19 @@ Event = bytes | None
 
 
 class Listener:
-    """One open stream."""
+    """One open stream, and the events that it has not taken yet."""
 
     def __init__(self, caller: Grant) -> None:
         self.caller: Final = caller
         self.waiting: Final[asyncio.Queue[Event]] = asyncio.Queue(MOST_WAITING)
-        self.is_slow = False
-
-    def offer(self, event: Event) -> None:
-        """Hand over an event."""
-        try:
-            self.waiting.put_nowait(event)
-        except asyncio.QueueFull:
-            self.is_slow = True
 
 
 class Seen:
-    """What a tenant's listeners have been told.
-
-    Attributes:
-        since: Time of the next look.
-    """
+    """What a tenant's listeners have been told, by the time of each prediction, and when to look next."""
 
     def __init__(self) -> None:
         self.since = time()
-        self._told: dict[tuple[str, str], float] = {}
-
-    def news(self, rows: list[FleetRow]) -> list[FleetRow]:
-        """Return the rows that were not told yet."""
-        found = [row for row in rows if self._told.get((row["model"], row["unit"])) != row["predicted_at"]]
-        self._told = {(row["model"], row["unit"]): row["predicted_at"] for row in rows}
-        return found
+        self.told: dict[tuple[str, str], float] = {}
 
 
 class EventsHttp:
@@ -134,9 +116,8 @@ class EventsHttp:
         while self.listeners:
             await asyncio.sleep(self._poll_seconds)
             for listener in [*self.listeners]:
-                if listener.is_slow or not self._may_stay(listener.caller):
-                    self.listeners.discard(listener)
-                    _end(listener)
+                if not self._may_stay(listener.caller):
+                    self._end(listener)
             for tenant in {listener.caller.tenant for listener in self.listeners}:
                 await self._tell(tenant)
         self._seen.clear()
@@ -152,12 +133,15 @@ class EventsHttp:
         except ServiceError:
             return  # the next look goes back to the same time
         seen.since = now - OVERLAP_SECONDS
-        news = seen.news(rows)
+        told, seen.told = seen.told, {(row["model"], row["unit"]): row["predicted_at"] for row in rows}
+        news = [row for row in rows if told.get((row["model"], row["unit"])) != row["predicted_at"]]
         if news:
             data = msgspec.json.encode([bodies.fleet_unit(row) for row in news])
-            for listener in self.listeners:
-                if listener.caller.tenant == tenant:
-                    listener.offer(b"event: units\ndata: " + data + b"\n\n")
+            for listener in [*self.listeners]:
+                if listener.caller.tenant == tenant and listener.waiting.full():
+                    self._end(listener)
+                elif listener.caller.tenant == tenant:
+                    listener.waiting.put_nowait(b"event: units\ndata: " + data + b"\n\n")
 
     async def _changed(self, tenant: str, since: float) -> list[FleetRow]:
         chosen = FleetFilter([*self._desk.predictor.models], tenant, changed_since=since)
@@ -167,9 +151,9 @@ class EventsHttp:
             rows = rows + page
         return rows
 
-
-def _end(listener: Listener) -> None:
-    """End a stream, also one whose events nobody takes."""
-    if listener.waiting.full():
-        listener.waiting.get_nowait()
-    listener.offer(None)
+    def _end(self, listener: Listener) -> None:
+        """End a stream, also one whose events nobody takes."""
+        self.listeners.discard(listener)
+        if listener.waiting.full():
+            listener.waiting.get_nowait()
+        listener.waiting.put_nowait(None)
