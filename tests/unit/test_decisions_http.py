@@ -6,7 +6,7 @@ from model.decision import Costs, costs_of
 from model.domain import NOVELTY_LIMIT
 from service.http.decisions import MOST_SHOWN
 from service.proto import rul_v1_pb2 as pb
-from service.settings import InvalidSettings, Settings
+from service.settings import Settings
 from tests.fakes import FakeRuntime
 from tests.in_process import in_process, json_window, keeping, message_window
 
@@ -196,11 +196,3 @@ def test_settings_name_costs_by_model(monkeypatch):
     assert costs_of(settings.costs, "fd001") == Costs(1.0, 10.0)
     assert costs_of(settings.costs, "fd002") == Costs(2.0, 30.0)
     assert costs_of(Settings(costs="fd001=1:10").costs, "fd002") is None
-
-
-@pytest.mark.parametrize("text", ["fd001", "fd001=10", "fd001=10:1", "=1:"])
-def test_settings_with_costs_that_cannot_be_are_refused(monkeypatch, text):
-    monkeypatch.setenv("RUL_COSTS", text)
-
-    with pytest.raises(InvalidSettings, match="RUL_COSTS"):
-        Settings.read()

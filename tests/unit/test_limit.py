@@ -51,21 +51,13 @@ async def test_work_that_ends_in_time_is_left_alone_and_its_caller_not_watched(s
     assert caller.asked == 0
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, 0.001])
-async def test_work_that_does_not_end_is_ended_when_the_time_is_over(seconds):
-    with pytest.raises(DeadlineExceeded, match=f"within {seconds:g} s"), Limit(seconds):
+@pytest.mark.parametrize("events", [None, [ENDED]], ids=["unwatched", "a caller who stays"])
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 0.001, LOOK_SECONDS + 0.01])
+async def test_work_that_does_not_end_is_ended_when_the_time_is_over(seconds, events):
+    receive = None if events is None else Caller(*events).receive
+
+    with pytest.raises(DeadlineExceeded, match=f"within {seconds:g} s"), Limit(seconds, receive):
         await forever()
-
-    assert no_cancellation_is_left()
-
-
-@pytest.mark.parametrize("seconds", [0.0, LOOK_SECONDS + 0.01])
-async def test_a_caller_who_stays_waits_no_longer_than_its_deadline(seconds):
-    caller = Caller(ENDED)
-
-    with pytest.raises(DeadlineExceeded, match=f"within {seconds:g} s"), Limit(seconds, caller.receive):
-        await forever()
-    caller.left.set()
 
     assert no_cancellation_is_left()
 

@@ -278,9 +278,20 @@ async def test_a_path_lists_the_methods_of_all_its_endpoints(service):
     assert (await service.client.put("/v1/models")).headers["allow"] == "GET, HEAD, POST"
 
 
-async def test_a_watched_folder_loads_what_appears_and_swaps_what_changes(service, newer, tmp_path):
-    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
+@pytest.fixture
+def watch(service, tmp_path):
+    return Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
 
+
+async def look(watch, times):
+    """What is logged while the folder is looked at so many times."""
+    with capture_logs() as said:
+        for _ in range(times):
+            await watch.look()
+    return said
+
+
+async def test_a_watched_folder_loads_what_appears_and_swaps_what_changes(service, watch, newer, tmp_path):
     async def look_twice():
         await watch.look()
         once = await service.version() if len(service.parts.desk.predictor.models) == 1 else None
@@ -297,32 +308,23 @@ async def test_a_watched_folder_loads_what_appears_and_swaps_what_changes(servic
     assert [*service.parts.desk.predictor.models] == ["fd001", "fd002"]
 
 
-async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothing(service, newer, tmp_path):
-    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
-    shutil.copytree(newer.path, tmp_path / "fd001")
-    (tmp_path / "fd001" / "golden.npz").write_bytes(b"damaged")
+@pytest.mark.parametrize(
+    ("broken", "content"),
+    [("golden.npz", b"damaged"), ("model.onnx", None), ("golden.npz", None), ("SHA256SUMS", None)],
+)
+async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothing(
+    service, watch, newer, broken, content
+):
+    file = shutil.copytree(newer.path, watch._folder / "fd001") / broken
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
 
-    with capture_logs() as said:
-        for _ in range(4):
-            await watch.look()
+    said = await look(watch, 4)
 
     assert [line["event"] for line in said] == ["candidate refused"]
-    assert "golden.npz" in said[0]["reason"]
+    assert broken in said[0]["reason"]
     assert await service.version() == FD001_VERSION
-
-
-@pytest.mark.parametrize("lacking", ["model.onnx", "golden.npz", "SHA256SUMS"])
-async def test_a_bundle_in_a_watched_folder_that_stays_incomplete_is_logged_once(service, tmp_path, lacking):
-    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
-    shutil.copytree(find_bundle("fd002").path, tmp_path / "fd002")
-    (tmp_path / "fd002" / lacking).unlink()
-
-    with capture_logs() as said:
-        for _ in range(4):
-            await watch.look()
-
-    assert [line["event"] for line in said] == ["candidate refused"]
-    assert lacking in said[0]["reason"]
 
 
 async def test_a_bundle_whose_files_come_one_by_one_is_taken_when_all_are_there(newer, tmp_path):
@@ -340,13 +342,10 @@ async def test_a_bundle_whose_files_come_one_by_one_is_taken_when_all_are_there(
     assert (asked, change.asked) == ([0, 0, 0], 1)
 
 
-async def test_a_change_by_a_watched_folder_is_logged(service, newer, tmp_path):
-    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
+async def test_a_change_by_a_watched_folder_is_logged(watch, newer, tmp_path):
     shutil.copytree(newer.path, tmp_path / "fd001")
 
-    with capture_logs() as said:
-        for _ in range(3):
-            await watch.look()
+    said = await look(watch, 3)
 
     bundle = str(tmp_path / "fd001")
     assert said == [{"event": "candidate taken", "log_level": "info", "bundle": bundle, "action": "swap"}]
@@ -370,8 +369,7 @@ async def test_a_bundle_that_a_watched_folder_cannot_bring_in_yet_is_tried_at_th
     change = FakeChange(NotReady("no worker answers; try again later"))
     watch = Watch(tmp_path, {}, change, logs.logger())
 
-    for _ in range(5):
-        await watch.look()
+    await look(watch, 5)
 
     assert change.asked == 2
 
@@ -382,8 +380,7 @@ async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said
 
     for _ in range(2):
         watch = Watch(tmp_path / "bundles", {}, change, logs.logger(), tmp_path / "watched")
-        for _ in range(3):
-            await watch.look()
+        await look(watch, 3)
 
     assert change.asked == 1
 
