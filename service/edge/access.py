@@ -61,12 +61,8 @@ class Credentials:
     def check(self, scope: KeyScope, authorization: str, api_key: str, *, basic: bool = False) -> Grant:
         """Check the headers `authorization: Bearer KEY` and `x-api-key: KEY`; one of them is enough.
 
-        Args:
-            scope: Scope of the route.
-            authorization: Header of this name, or "".
-            api_key: Header `x-api-key`, or "".
-            basic: Whether `authorization` may also be HTTP Basic, with the key as password and any user. For
-                requests that change nothing: a browser sends it by itself, also for another site.
+        With `basic`, `authorization` may also be HTTP Basic, with the key as password and any user. For
+        requests that change nothing: a browser sends it by itself, also for another site.
 
         Raises:
             Unauthenticated: a key is needed, and none came or it is not one of ours.

@@ -75,14 +75,9 @@ class Exchange:
         given_id: str | None,
         carrier: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin a request.
+        """Begin a request; an id that is not fit to log is replaced.
 
-        Args:
-            desk: The service.
-            transport: How it came.
-            route: Its route.
-            given_id: Its id where the caller gives one; one that is not fit to log is replaced.
-            carrier: The ASGI scope or gRPC's metadata; None for a part of another request.
+        `carrier` is the ASGI scope or gRPC's metadata; None for a part of another request.
         """
         self._desk = desk
         self._transport: Transport = transport

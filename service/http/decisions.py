@@ -58,7 +58,6 @@ def endpoints() -> list[Endpoint]:
 
 
 async def _decision(call: Call) -> Reply:
-    """Answer `GET /v1/units/{unit}/decision`: read costs, ask the store, decide."""
     query = read_query(call)
     model = call.desk.predictor.model(query.get("model"))
     costs = costs_of_address(query) or model.planner.costs

@@ -138,7 +138,6 @@ def _written() -> list[Endpoint]:
 
 
 async def _fleet(call: Call) -> Reply:
-    """Answer `GET /v1/units`."""
     query = read_query(call)
     models = (
         [call.desk.predictor.model(query["model"]).name.name]
@@ -159,7 +158,6 @@ async def _fleet(call: Call) -> Reply:
 
 
 async def _unit(call: Call) -> Reply:
-    """Answer `GET /v1/units/{unit}`."""
     query = read_query(call)
     limit, before = _limit(query), whole(query, "before", most=LARGEST_CYCLE + 1, least=0)
     model = call.desk.predictor.model(query.get("model"))
@@ -167,7 +165,6 @@ async def _unit(call: Call) -> Reply:
 
 
 async def _explanation(call: Call) -> Reply:
-    """Answer `GET /v1/units/{unit}/explanation`."""
     query = read_query(call)
     until = whole(query, "cycle", most=LARGEST_CYCLE, least=0)
     model, tenant = call.desk.predictor.model(query.get("model")), call.exchange.caller.tenant
@@ -177,14 +174,12 @@ async def _explanation(call: Call) -> Reply:
 
 
 async def _delete(call: Call) -> Reply:
-    """Answer `DELETE /v1/units/{unit}`."""
     key = key_of(call, call.desk.predictor.model(read_query(call).get("model")))
     rows = await call.desk.store.delete(key)
     return json_reply(bodies.DeletedBody(key.unit, key.model, rows))
 
 
 async def _rename(call: Call) -> Reply:
-    """Answer `POST /v1/units/{unit}/rename`."""
     given = read_json(call.body, bodies.RenameBody)
     check_name(given.to, "/to")
     model = call.desk.predictor.model(given.model)
@@ -194,7 +189,6 @@ async def _rename(call: Call) -> Reply:
 
 
 async def _outcome(call: Call) -> Reply:
-    """Answer `POST /v1/units/{unit}/outcomes`."""
     given = read_json(call.body, OutcomeReport)
     if problem := cycle_problem(given.cycle, "/cycle"):
         raise wrong(problem.pointer, problem.detail, problem.code)
@@ -210,7 +204,6 @@ async def _outcome(call: Call) -> Reply:
 async def _unit_body(
     call: Call, model: LoadedModel, key: UnitKey, *, limit: int = USUAL_LIMIT, before: int | None = None
 ) -> bodies.UnitBody:
-    """Read a page of a unit."""
     columns = model.rules.names
     known = await call.desk.store.history(key, columns=columns, limit=limit, before=before)
     return bodies.unit_body(key.model, key.unit, known, columns=columns, limit=limit)
