@@ -17,9 +17,8 @@ import typer
 
 from model.domain import RulError, printable
 from model.version import VERSION
-from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, as_text
 from service.edge.keys import GRANTABLE, InvalidKeys, add_key, read_keys, revoke_key
-from service.settings import Settings, variable_of
+from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, as_text, variable_of
 
 SERVE_HELP = """
 Serve bundles by HTTP and gRPC.

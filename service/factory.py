@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from service import logs
-from service.choices import parts
 from service.core.lifecycle import Lifecycle
 from service.core.ports import Tracer
 from service.core.predictor import Predictor
@@ -19,7 +18,7 @@ from service.edge.intake import Intake
 from service.metrics.board import Slots
 from service.metrics.metrics import Metrics
 from service.models import Joints
-from service.settings import Settings
+from service.settings import Settings, parts
 from service.store.async_store import AsyncStore, open_store
 from service.store.url import SQLITE, store_url
 from service.units import UnitWindows

@@ -6,8 +6,9 @@ The only module that reads an operator's environment. Settings are read once, fr
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import (
     Field,
@@ -27,7 +28,6 @@ from pydantic_settings import (
 from export.bundle import BUNDLED
 from model.decision import read_costs
 from model.domain import RulError
-from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, Scheduling, as_text, parts
 from service.machine import NVIDIA_DRIVER, usable_cores
 
 PREFIX: Final = "RUL_"
@@ -40,6 +40,47 @@ DAY_SECONDS: Final = 86_400
 MOST_DAYS: Final = 100_000
 HOST_NAME: Final = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
 """A name, an IPv4 address or an IPv6 address, in lower case."""
+
+
+class ProviderChoice(StrEnum):
+    """Where inference runs."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    TENSORRT = "tensorrt"
+
+
+class FrontEnd(StrEnum):
+    """The server between the network and the service."""
+
+    AUTO = "auto"
+    ENVOY = "envoy"
+    UVICORN = "uvicorn"
+
+
+class Scheduling(StrEnum):
+    """The scheduling policy of the service's threads."""
+
+    BATCH = "batch"
+    NORMAL = "normal"
+
+
+class LogLevel(StrEnum):
+    """The minimum level of a log event."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """The format of a log event."""
+
+    AUTO = "auto"
+    JSON = "json"
+    CONSOLE = "console"
 
 
 class InvalidSettings(RulError):
@@ -279,3 +320,19 @@ def unknown_variables() -> list[str]:
     given = {*EnvSettingsSource(Settings).env_vars, *DotEnvSettingsSource(Settings).env_vars}
     known = {OF_CLIENTS, *map(variable_of, Settings.model_fields)}
     return sorted(name for name in map(str.upper, given) if name.startswith(PREFIX) and name not in known)
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """Split a list that commas separate."""
+    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+
+
+def as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
+    """Word a value as a variable has it."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from export.bundle import InvalidBundle, Manifest
-from service.choices import ProviderChoice
+from service.settings import ProviderChoice
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"

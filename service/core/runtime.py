@@ -16,11 +16,11 @@ from export.golden import TOLERANCE, Golden, contributions_add_up, interval_hold
 from export.outputs import MAP, output_shapes
 from export.seal import read_bundle
 from model.domain import FloatArray, IntArray
-from service.choices import ProviderChoice
 from service.core.providers import CPU, ON_GPU, Placement, order, placement, with_options
 from service.core.session import BoundSession, available_providers, bucket, cpu_session, gpu_session
 from service.core.window import Windows, aligned
 from service.machine import NVIDIA_DRIVER
+from service.settings import ProviderChoice
 
 GOLDEN_WINDOWS: Final = 16
 """They come in one batch, however small those of a service are."""

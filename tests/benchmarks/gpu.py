@@ -22,8 +22,8 @@ import torch
 import typer
 
 from export.bundle import BundleFolder, InvalidBundle, Manifest, find_bundle
-from service.choices import ProviderChoice
 from service.core.runtime import Asked, OnnxRuntime
+from service.settings import ProviderChoice
 from tests.benchmarks.comparable import NAME, comparable_network, make_comparable_bundle
 from tests.benchmarks.front_ends import Figures, measure_all, serving
 from tests.benchmarks.gpu_limits import (

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from service.choices import FrontEnd
 from service.errors import FrontEndFailed
 from service.processes.tls import check_certificates
-from service.settings import Settings
+from service.settings import FrontEnd, Settings
 from tests.integration.conftest import Server, rul, running
 from tests.programs import ROOT, bash_blocks, pasted
 from tests.waiting import wait_until

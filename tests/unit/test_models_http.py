@@ -15,7 +15,6 @@ from export.bundle import find_bundle
 from export.seal import read_bundle, write_sums
 from model.simulation import simulate
 from service import logs
-from service.choices import ProviderChoice
 from service.core.candidates import Shadow
 from service.core.changes import Changed
 from service.core.runtime import OnnxRuntime
@@ -23,6 +22,7 @@ from service.core.watch import Watch
 from service.errors import NotReady
 from service.metrics.board import ROW
 from service.proto import rul_v1_pb2 as pb
+from service.settings import ProviderChoice
 from tests.changing import KEY, WINDOW, serving
 from tests.fakes import make_windows
 from tests.in_process import ask_grpc, framed, until

@@ -7,9 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 from service import settings as module
-from service.choices import FrontEnd, ProviderChoice
 from service.machine import usable_cores
-from service.settings import InvalidSettings, Settings, unknown_variables, variable_of
+from service.settings import (
+    FrontEnd,
+    InvalidSettings,
+    ProviderChoice,
+    Settings,
+    unknown_variables,
+    variable_of,
+)
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
