@@ -84,7 +84,8 @@ class Credentials:
         if grant is None:
             raise Unauthenticated("the API key is not valid", basic=basic)
         if scope not in grant.scopes and scope not in EVERY_KEY:
-            detail = f"expected an API key with scope `{scope}`, got one with {_listed(grant)}"
+            granted = ", ".join(f"`{scope}`" for scope in GRANTABLE if scope in grant.scopes)
+            detail = f"expected an API key with scope `{scope}`, got one with {granted}"
             raise Forbidden(detail, key=grant.name)
         return grant
 
@@ -133,10 +134,6 @@ def _given(authorization: str, *, basic: bool) -> str:
         return base64.b64decode(authorization[len(BASIC) :]).decode().partition(":")[2]
     except (binascii.Error, ValueError):
         return ""
-
-
-def _listed(grant: Grant) -> str:
-    return ", ".join(f"`{scope}`" for scope in GRANTABLE if scope in grant.scopes)
 
 
 def _state(file: Path) -> object:

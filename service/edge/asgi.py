@@ -57,14 +57,6 @@ def check_decodable(scope: Scope, headers: Mapping[bytes, bytes]) -> None:
             raise MalformedBody(f"header {name.decode('latin-1')[:80]}: expected UTF-8") from None
 
 
-def header(scope: Scope, name: bytes) -> bytes:
-    """A request header, or b"" where it was not sent."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return value
-    return b""
-
-
 def inflated(data: bytes, encoding: str, limit: int) -> bytes:
     """Inflate one whole stream, to `limit` bytes at most.
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import grpc
 
-from service.edge.asgi import Application, Message, Receive, Scope, Send, header, inflated
+from service.edge.asgi import Application, Message, Receive, Scope, Send, inflated
 from service.edge.exchange import Limit
 from service.edge.intake import Intake, Share
 from service.errors import Disconnected, MalformedBody, TooLarge
@@ -58,7 +58,7 @@ class Messages:
         del buffer[: PREFIX.size + length]
         if not compressed:
             return message
-        encoding = header(self._scope, b"grpc-encoding")
+        encoding = dict(self._scope["headers"]).get(b"grpc-encoding", b"")
         return await asyncio.to_thread(_inflated, message, encoding, self._max_bytes)
 
     async def _rest(self) -> None:

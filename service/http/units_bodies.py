@@ -185,10 +185,11 @@ class FleetBody(msgspec.Struct):
 
 
 def _answer(row: FleetRow, coverage: float) -> dict[str, Any]:
+    probabilities = row["failure_probability"] or "{}"  # none of an earlier version
     return {
         **{name: row[name] for name in ("last_cycle", "rul", "rul_state", "health_state")},
         "interval": Interval(coverage, row["lower"], row["upper"]),
-        "failure_probability": _probabilities(row["failure_probability"]),
+        "failure_probability": msgspec.json.decode(probabilities, type=dict[str, float]),
         "predicted_at": _moment(row["predicted_at"]),
     }
 
@@ -266,10 +267,6 @@ def shortest(values: FloatArray) -> FloatArray:
         digits = np.clip(6 - np.floor(np.log10(np.abs(exact))), -22, 22)
     short = np.round(exact * 10.0**digits) / 10.0**digits
     return np.where(short.astype(np.float32) == values, short, exact)
-
-
-def _probabilities(text: str | None) -> dict[str, float]:
-    return {} if text is None else msgspec.json.decode(text, type=dict[str, float])
 
 
 def _moment(seconds: float) -> datetime:

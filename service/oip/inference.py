@@ -146,7 +146,11 @@ class Inference:
             lengths = _one_a_window(arrays[LENGTHS], LENGTHS, count)
             wrong = [f"{length} at [{i}]" for i, length in enumerate(lengths) if not 1 <= length <= cycles]
             if wrong:
-                raise InvalidTensor(_placed(LENGTHS, f"1 to {cycles}, the cycles of {READINGS}", wrong))
+                more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+                raise InvalidTensor(
+                    f"input {LENGTHS}: expected 1 to {cycles}, the cycles of {READINGS}, got "
+                    f"{', '.join(wrong[:SHOWN])}{more}"
+                )
         if LAST_CYCLE in arrays:
             last_cycle = _one_a_window(arrays[LAST_CYCLE], LAST_CYCLE, count)
         windows, defects = check(readings, lengths, last_cycle, rules)
@@ -196,11 +200,6 @@ def _refused(defects: Sequence[Defect]) -> InvalidTensor:
     count = len(alike) - SHOWN if len(alike) <= MAX_PROBLEMS else "many"
     more = f" and {count} more" if len(alike) > SHOWN else ""
     return InvalidTensor(f"input {name}: {first.detail}, at {', '.join(places)}{more}")
-
-
-def _placed(name: str, wanted: str, places: Sequence[str]) -> str:
-    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-    return f"input {name}: expected {wanted}, got {', '.join(places[:SHOWN])}{more}"
 
 
 def _gathered(ask: Ask, pieces: Sequence[Piece]) -> list[FloatArray]:

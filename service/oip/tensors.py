@@ -136,19 +136,14 @@ def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
                 f"got {len(contents)}"
             )
         raw: Any = contents  # a memoryview is also a Sequence of anything, to a type checker
-        return aligned(raw, spec.datatype).reshape(shape)
+        # ONNX Runtime and numpy are quickest, and only promise to be right, on aligned values.
+        values = np.frombuffer(raw, dtype)
+        return (values if values.flags.aligned else values.copy()).reshape(shape)
     if len(contents) != count:
         raise InvalidTensor(f"{where}: shape {list(shape)} takes {count} values, got {len(contents)}")
     if isinstance(contents, np.ndarray):
         return contents.reshape(shape)
     return numbers(contents, spec.datatype, where).reshape(shape)
-
-
-def aligned(contents: bytes | memoryview, datatype: str) -> NDArray[Any]:
-    """Raw contents as an array of one axis: a view of them where they lie aligned."""
-    # ONNX Runtime and numpy are quickest, and only promise to be right, on aligned values.
-    values = np.frombuffer(contents, DTYPES[datatype])
-    return values if values.flags.aligned else values.copy()
 
 
 def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[int, ...]:
