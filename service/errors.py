@@ -56,9 +56,14 @@ class ServiceError(RulError):
     """The root of the errors that a caller may receive.
 
     Its text states what was expected, what came, and the place.
+
+    Attributes:
+        retry_after_seconds: When to retry a temporary error.
+        problems: Places where the request is wrong.
     """
 
     retry_after_seconds: float | None = None
+    problems: tuple[Problem, ...] = ()
 
 
 class InvalidRequest(ServiceError):
@@ -66,7 +71,7 @@ class InvalidRequest(ServiceError):
 
     def __init__(self, detail: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(detail)
-        self.problems: Final = tuple(problems)
+        self.problems = tuple(problems)
 
 
 class MalformedBody(InvalidRequest):
@@ -265,21 +270,11 @@ def status_of(error: BaseException) -> Status:
     return STATUS[RuntimeFailed]
 
 
-def public_detail(error: BaseException) -> str:
+def public(error: BaseException) -> ServiceError:
     """Return what a client may read of an error; a fault of the service stays inside."""
-    if isinstance(error, ServiceError) and status_of(error).http != STATUS[RuntimeFailed].http:
-        return str(error)
-    return "the service failed; its log has the cause under this request id"
-
-
-def problems_of(error: BaseException) -> tuple[Problem, ...]:
-    """Return the places where a request is wrong; empty for other errors."""
-    return error.problems if isinstance(error, InvalidRequest) else ()
-
-
-def retry_after_seconds(error: BaseException) -> float | None:
-    """Return when to retry a temporary error."""
-    return error.retry_after_seconds if isinstance(error, ServiceError) else None
+    if isinstance(error, ServiceError) and status_of(error) is not STATUS[RuntimeFailed]:
+        return error
+    return RuntimeFailed("the service failed; its log has the cause under this request id")
 
 
 def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Problem]:

@@ -15,7 +15,7 @@ from service.errors import (
     NotReady,
     RuntimeFailed,
     UnknownModel,
-    public_detail,
+    public,
     status_of,
 )
 
@@ -106,7 +106,7 @@ class Changed(msgspec.Struct, frozen=True):
     @classmethod
     def refused(cls, error: Exception) -> Changed:
         """Word a refusal for another process."""
-        return cls(error=status_of(error).code, detail=public_detail(error))
+        return cls(error=status_of(error).code, detail=str(public(error)))
 
     def checked(self) -> Changed:
         """Return the result.

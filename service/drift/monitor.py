@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from export.drift_reference import ENTROPY_SHARES, DriftReference, floored
@@ -43,17 +44,16 @@ UNSEEN_LIMIT: Final = 0.05
 """Share of readings in no regime above which operation is new; training itself had hardly any there."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Index:
-    """One population stability index with the limit above which it is no chance; 0 where data is short."""
+class DriftIndex(msgspec.Struct, frozen=True):
+    """A population stability index; above `limit` is drift, not chance."""
 
     psi: float
     limit: float
+    drifting: bool
 
-    @property
-    def drifting(self) -> bool:
-        """Return whether the index is above its limit."""
-        return self.psi > self.limit
+
+SHORT: Final = DriftIndex(0.0, TOLERANCE, drifting=False)
+"""Of data that is short."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,9 +70,9 @@ class Drift:
     """
 
     windows: int
-    columns: dict[str, Index]
-    prediction: Index
-    entropy: dict[str, Index]
+    columns: dict[str, DriftIndex]
+    prediction: DriftIndex
+    entropy: dict[str, DriftIndex]
     entropy_shares: dict[str, tuple[float, ...]]
     unseen: float
 
@@ -157,33 +157,37 @@ def _psi_in(of_band: FloatArray, totals: Mapping[str, FloatArray], reference: Dr
     return population_stability(totals["columns"] / n, np.diff(nearest, prepend=0.0, append=1.0, axis=2))
 
 
-def _worst(names: Sequence[str], psi: FloatArray, limit: FloatArray) -> dict[str, Index]:
+def _worst(names: Sequence[str], psi: FloatArray, limit: FloatArray) -> dict[str, DriftIndex]:
     """Each column in its worst regime: the one beyond its limit by most."""
     if not len(psi):
-        return {name: Index(0.0, TOLERANCE) for name in names}
+        return dict.fromkeys(names, SHORT)
     worst = (psi - limit).argmax(axis=0)
     return {
-        name: Index(max(float(psi[r, f]), 0.0), float(limit[r, f]))
+        name: _compared(float(psi[r, f]), float(limit[r, f]))
         for f, (name, r) in enumerate(zip(names, worst.tolist(), strict=True))
     }
 
 
 def _prediction(
     totals: Mapping[str, FloatArray], reference: DriftReference, level: float, repeats: float
-) -> Index:
+) -> DriftIndex:
     """Against the RUL that training's lives leave at the ages of the fleet."""
     of_age = totals["rul"].sum(axis=1)
     expected = of_age @ reference.rul_by_age / max(float(of_age.sum()), 1.0)
     return _index(totals["rul"].sum(axis=0), expected, level, repeats)
 
 
-def _index(counts: FloatArray, reference: FloatArray, level: float, repeats: float) -> Index:
+def _index(counts: FloatArray, reference: FloatArray, level: float, repeats: float) -> DriftIndex:
     """Of what belongs to the unit altogether: a unit counts once, however many windows it has."""
     n = float(counts.sum())
     if n < ENOUGH:
-        return Index(0.0, TOLERANCE)
+        return SHORT
     limit = TOLERANCE + chi_squared_quantile(level, len(counts) - 1) * repeats / n
-    return Index(max(float(population_stability(counts / n, reference)), 0.0), limit)
+    return _compared(float(population_stability(counts / n, reference)), limit)
+
+
+def _compared(psi: float, limit: float) -> DriftIndex:
+    return DriftIndex(max(psi, 0.0), limit, drifting=psi > limit)
 
 
 class DriftMonitor:

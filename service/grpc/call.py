@@ -33,9 +33,7 @@ from service.errors import (
     ServiceError,
     TooLarge,
     listed,
-    problems_of,
-    public_detail,
-    retry_after_seconds,
+    public,
     short,
     status_of,
 )
@@ -231,10 +229,11 @@ def finish(exchange: Exchange, context: Context) -> None:
     if error is None:
         context.set_trailing_metadata(trailing)
         return
-    if (seconds := retry_after_seconds(error)) is not None:
-        trailing.append(("grpc-retry-pushback-ms", f"{1000 * seconds:.0f}"))
-    code, detail = status_of(error).grpc, _shortened(public_detail(error))
-    raise Aborted(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
+    shown = public(error)
+    if shown.retry_after_seconds is not None:
+        trailing.append(("grpc-retry-pushback-ms", f"{1000 * shown.retry_after_seconds:.0f}"))
+    code, detail = status_of(error).grpc, _shortened(str(shown))
+    raise Aborted(code, detail, (*trailing, *_details(code, detail, shown.problems)))
 
 
 def parsed(kind: type[MessageType], raw: bytes) -> MessageType:
@@ -297,8 +296,8 @@ def failure(error: Exception) -> Aborted:
     if isinstance(error, Aborted):
         return error
     if isinstance(error, ServiceError):
-        return Aborted(status_of(error).grpc, public_detail(error))
+        return Aborted(status_of(error).grpc, str(public(error)))
     if isinstance(error, TimeoutError):
         return Aborted(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
     logs.logger().error("failed", protocol="grpc", exc_info=error)
-    return Aborted(grpc.StatusCode.INTERNAL, public_detail(error))
+    return Aborted(grpc.StatusCode.INTERNAL, str(public(error)))

@@ -29,8 +29,7 @@ from service.errors import (
     NotReady,
     Problem,
     listed,
-    problems_of,
-    public_detail,
+    public,
     status_of,
 )
 from service.grpc.call import Context, caller_of, finish, parsed
@@ -160,9 +159,7 @@ def _history(given: pb.StreamOpen, model: LoadedModel) -> WindowInput | None:
 
 
 def _error(error: Exception, *, kept: bool) -> pb.StreamError:
-    status = status_of(error)
+    shown, status = public(error), status_of(error)
     number: int = status.grpc.value[0]
-    problems = to_builtins(listed(problems_of(error)))
-    return pb.StreamError(
-        code=number, title=status.title, detail=public_detail(error), errors=problems, kept=kept
-    )
+    problems = to_builtins(listed(shown.problems))
+    return pb.StreamError(code=number, title=status.title, detail=str(shown), errors=problems, kept=kept)

@@ -7,20 +7,12 @@ import msgspec
 from service.core.answers import STATES
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
-from service.drift.monitor import ENOUGH, UNSEEN_LIMIT, Drift, Index
+from service.drift.monitor import ENOUGH, UNSEEN_LIMIT, Drift, DriftIndex
 from service.edge.keys import KeyScope
 from service.http.shell import Call, Endpoint, Operation, Reply, json_reply
 from service.labels import Route
 from service.metrics.metrics import Metrics
 from service.metrics.store import Judged
-
-
-class DriftIndex(msgspec.Struct, frozen=True):
-    """A population stability index; above `limit` is drift, not chance."""
-
-    psi: float
-    limit: float
-    drifting: bool
 
 
 class EntropyBody(msgspec.Struct, frozen=True):
@@ -100,8 +92,8 @@ async def _show(call: Call) -> Reply:
         model=model.name,
         windows=drift.windows,
         enough=ENOUGH,
-        columns={column: _index(index) for column, index in drift.columns.items()},
-        prediction=_index(drift.prediction),
+        columns=drift.columns,
+        prediction=drift.prediction,
         unseen=drift.unseen,
         unseen_limit=UNSEEN_LIMIT,
         entropy=_entropy(metrics, model, drift),
@@ -120,13 +112,8 @@ def _entropy(metrics: Metrics, model: LoadedModel, drift: Drift) -> list[Entropy
         mean = float(total[-1]) / count if count else None
         below, _, above = drift.entropy_shares[reference.head]
         band = float(low[-1]), float(high[-1])
-        index = _index(drift.entropy[reference.head])
-        found.append(EntropyBody(reference.head, mean, *band, below, above, index))
+        found.append(EntropyBody(reference.head, mean, *band, below, above, drift.entropy[reference.head]))
     return found
-
-
-def _index(index: Index) -> DriftIndex:
-    return DriftIndex(index.psi, index.limit, index.drifting)
 
 
 def _coverage(nominal: float, judged: Judged) -> CoverageBody:

@@ -16,9 +16,7 @@ from service.errors import (
     Problem,
     Unauthenticated,
     listed,
-    problems_of,
-    public_detail,
-    retry_after_seconds,
+    public,
     status_of,
 )
 from service.store.judgement import OutcomeKind
@@ -56,20 +54,18 @@ def problem(
 
     Below /v2 errors have the protocol's own form. `allowed` lists the methods that the path answers.
     """
-    status, detail = status_of(error), public_detail(error)
+    shown, status = public(error), status_of(error)
     headers = [(b"allow", allowed.encode())] if allowed else []
-    seconds = retry_after_seconds(error)
-    if seconds is not None:
-        headers.append((b"retry-after", b"%d" % math.ceil(seconds)))
+    if shown.retry_after_seconds is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(shown.retry_after_seconds)))
     if status.http == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, Unauthenticated) and error.basic:
         headers.append((b"www-authenticate", b'Basic realm="rulserve: the API key is the password"'))
     if is_oip(path):
-        return status.http, b"application/json", headers, msgspec.json.encode(OipError(detail))
-    problems = listed(problems_of(error))
+        return status.http, b"application/json", headers, msgspec.json.encode(OipError(str(shown)))
     kind = f"urn:rulserve:problem:{status.code}"
-    body = ProblemBody(kind, status.title, status.http, detail, problems, request_id)
+    body = ProblemBody(kind, status.title, status.http, str(shown), listed(shown.problems), request_id)
     return status.http, PROBLEM, headers, msgspec.json.encode(body)
 
 

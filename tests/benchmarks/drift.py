@@ -25,7 +25,7 @@ from model.domain import Trajectory
 from model.fleet import Fleet
 from model.readers import read_trajectories
 from model.reference import fit_reference
-from service.drift.monitor import Index
+from service.drift.monitor import DriftIndex
 from tests.benchmarks.drift_faults import column_faults
 from tests.benchmarks.drift_page import faults_table, healthy_table, picture
 from tests.benchmarks.drift_replay import Batch, Monitor, Place, alarms, answered, changed, places
@@ -82,7 +82,7 @@ class Found:
 
 @dataclass
 class Curve:
-    """Index of one column over windows, without and with a fault."""
+    """DriftIndex of one column over windows, without and with a fault."""
 
     healthy: list[float] = field(default_factory=list[float])
     faulty: list[float] = field(default_factory=list[float])
@@ -154,7 +154,7 @@ def watched(row: Healthy, manifest: Manifest, batches: Iterator[Batch]) -> Healt
     return row
 
 
-def nearness(index: Index) -> float:
+def nearness(index: DriftIndex) -> float:
     """How much of its limit an index is."""
     return index.psi / index.limit
 

@@ -14,9 +14,7 @@ from service.errors import (
     ServiceError,
     UnknownModel,
     escaped,
-    problems_of,
-    public_detail,
-    retry_after_seconds,
+    public,
     status_of,
 )
 
@@ -57,20 +55,20 @@ def test_an_error_that_is_not_ours_is_our_fault():
 
 @pytest.mark.parametrize("error", [RuntimeFailed("weights at /secret"), KeyError("/secret")])
 def test_a_client_reads_nothing_of_what_is_inside(error):
-    assert "secret" not in public_detail(error)
+    assert "secret" not in str(public(error))
 
 
 def test_only_errors_that_pass_say_when_to_come_back():
-    assert retry_after_seconds(Overloaded("full")) == 1
-    assert retry_after_seconds(NotReady("starting")) is not None
-    assert retry_after_seconds(UnknownModel("x")) is None
+    assert Overloaded("full").retry_after_seconds == 1
+    assert NotReady("starting").retry_after_seconds is not None
+    assert UnknownModel("x").retry_after_seconds is None
 
 
-def test_problems_are_found_on_errors_that_have_them():
+def test_an_error_that_is_not_ours_has_no_problems():
     problem = Problem("/x", "code", "detail")
 
-    assert problems_of(InvalidWindows("two", [problem, problem])) == (problem, problem)
-    assert problems_of(ValueError()) == ()
+    assert public(InvalidWindows("two", [problem, problem])).problems == (problem, problem)
+    assert public(ValueError()).problems == ()
 
 
 def test_a_problem_seen_from_further_up_points_further_down():
