@@ -252,8 +252,8 @@ def build(
     )
     models = [joints.serve(runtime) for runtime in runtimes or [runtime for _, runtime in loaded]]
     lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in joints.batchers))
-    metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
-    metrics.watch_pending(lambda: sum(batcher.pending_windows for batcher in joints.batchers))
+    metrics.ready = lambda: lifecycle.phase is Phase.READY
+    metrics.pending = lambda: sum(batcher.pending_windows for batcher in joints.batchers)
     predictor = Predictor(
         {model.name.name: model for model in models},
         max_request_windows=settings.max_request_windows,

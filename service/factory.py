@@ -100,5 +100,5 @@ def store_of(settings: Settings, metrics: Metrics, progress: Slots, flush_second
     )
     recorder = store.recorder
     if recorder is not None:
-        metrics.store.watch_pending(lambda: recorder.pending_rows)
+        metrics.store.pending = lambda: recorder.pending_rows
     return store

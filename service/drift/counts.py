@@ -52,7 +52,7 @@ def layout_of(reference: DriftReference) -> np.dtype[np.void]:
 
 
 def block_size(reference: DriftReference) -> int:
-    """Return how many numbers a block has; a ring has `BLOCKS` of them."""
+    """Return how many numbers a block has; the ring of a service has `BLOCKS` of them."""
     return layout_of(reference).itemsize // np.dtype(np.float64).itemsize
 
 
@@ -80,11 +80,11 @@ class DriftCounts:
     def __init__(
         self, storage: FloatArray, reference: DriftReference, *, windows: int = WINDOWS, workers: int = 1
     ) -> None:
-        """Count into `storage`, float64 [BLOCKS * block_size], this worker's share of a sliding window."""
+        """Count into `storage`, float64 [blocks * block_size], this worker's share of a sliding window."""
         self._ring: Final = storage.view(layout_of(reference))
         self._reference: Final = reference
         self._cuts: Final = np.moveaxis(reference.cuts, 2, 0).copy()  # [9, R, F]
-        self._full: Final = max(1, windows // (BLOCKS * workers))
+        self._full: Final = max(1, windows // (len(self._ring) * workers))
         self._at = 0
         self._nameless = 0
 
@@ -110,7 +110,7 @@ class DriftCounts:
     def _block(self) -> Any:  # noqa: ANN401 NumPy has no type for one record of a structured array
         """Return the block to count into; where it is full, the next one, emptied."""
         if self._ring["windows"][self._at] >= self._full:
-            self._at = (self._at + 1) % BLOCKS
+            self._at = (self._at + 1) % len(self._ring)
             self._ring[self._at] = 0
         return self._ring[self._at]
 

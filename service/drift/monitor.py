@@ -24,7 +24,7 @@ Everything is computed from summed counts; this module must not know how they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
@@ -34,7 +34,7 @@ import numpy as np
 
 from export.drift_reference import ENTROPY_SHARES, DriftReference, floored
 from model.domain import FloatArray
-from service.drift.counts import DriftCounts, repeats_of, totals_of
+from service.drift.counts import repeats_of, totals_of
 
 TOLERANCE: Final = 0.5
 ALPHA: Final = 0.01
@@ -188,28 +188,3 @@ def _index(counts: FloatArray, reference: FloatArray, level: float, repeats: flo
 
 def _compared(psi: float, limit: float) -> DriftIndex:
     return DriftIndex(max(psi, 0.0), limit, drifting=psi > limit)
-
-
-class DriftMonitor:
-    """Drift of one model: each worker counts, and the scraped worker adds up.
-
-    Attributes:
-        count: Counts windows; see `DriftCounts.count`.
-    """
-
-    def __init__(
-        self,
-        reference: DriftReference,
-        own: FloatArray,
-        total_of_living: Callable[[], FloatArray],
-        *,
-        workers: int = 1,
-    ) -> None:
-        """Count into `own`; `total_of_living` adds up the rings of the workers that live."""
-        self._reference: Final = reference
-        self._total: Final = total_of_living
-        self.count: Final = DriftCounts(own, reference, workers=workers).count
-
-    def read(self) -> Drift:
-        """Return what all workers have counted."""
-        return drift_of(self._total(), self._reference)

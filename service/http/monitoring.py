@@ -12,7 +12,8 @@ from service.edge.keys import KeyScope
 from service.http.shell import Call, Endpoint, Operation, Reply, json_reply
 from service.labels import Route
 from service.metrics.metrics import Metrics
-from service.metrics.store import Judged
+from service.metrics.models import ENTROPY, STATE
+from service.metrics.store import ERRORS, SIDES, VERDICTS
 
 
 class EntropyBody(msgspec.Struct, frozen=True):
@@ -86,8 +87,9 @@ async def _show(call: Call) -> Reply:
     model = call.desk.predictor.model(call.path["name"])
     metrics, name = call.desk.metrics, model.name.name
     metrics.publish()  # what this worker has not counted yet
-    drift = metrics.drift.monitors[name][0].read()
-    states = {state.value: int(metrics.families.states.total(name, state.value)) for state in STATES}
+    drift = metrics.drift.models[name].read()
+    answers = metrics.shared.counters[STATE]
+    states = {state.value: int(answers.labels(name, state.value).total()) for state in STATES}
     body = MonitoringBody(
         model=model.name,
         windows=drift.windows,
@@ -98,7 +100,7 @@ async def _show(call: Call) -> Reply:
         unseen_limit=UNSEEN_LIMIT,
         entropy=_entropy(metrics, model, drift),
         states=states,
-        coverage=_coverage(model.manifest.nominal_coverage, metrics.store.judged(name)),
+        coverage=_coverage(model.manifest.nominal_coverage, name, metrics),
     )
     return json_reply(body)
 
@@ -107,7 +109,7 @@ def _entropy(metrics: Metrics, model: LoadedModel, drift: Drift) -> list[Entropy
     found: list[EntropyBody] = []
     for reference in model.manifest.entropy:
         low, high = reference.limits(model.manifest.context)
-        total = metrics.families.entropy.labels(model.name.name, reference.head).total()
+        total = metrics.shared.histograms[ENTROPY].labels(model.name.name, reference.head).total()
         count = float(total[:-1].sum())
         mean = float(total[-1]) / count if count else None
         below, _, above = drift.entropy_shares[reference.head]
@@ -116,11 +118,14 @@ def _entropy(metrics: Metrics, model: LoadedModel, drift: Drift) -> list[Entropy
     return found
 
 
-def _coverage(nominal: float, judged: Judged) -> CoverageBody:
-    trials = judged.trials
-    shares = (judged.hits / trials, judged.absolute_error / trials, judged.error / trials) if trials else ()
-    coverage, absolute, bias = shares or (None, None, None)
-    removed = int(judged.contradicted + judged.open)
-    return CoverageBody(
-        nominal, int(trials), int(judged.hits), coverage, absolute, bias, removed, int(judged.contradicted)
-    )
+def _coverage(nominal: float, model: str, metrics: Metrics) -> CoverageBody:
+    def total(counter: str, *labels: str) -> float:
+        return metrics.shared.counters[counter].labels(model, *labels).total()
+
+    trials, hits = (total(f"rul_coverage_{what}_total") for what in ("trials", "hits"))
+    contradicted, still_open = (total("rul_removed_predictions_total", verdict) for verdict in VERDICTS)
+    late, early = (total("rul_outcome_error_cycles_total", side) for side in SIDES)
+    absolute = float(metrics.shared.histograms[ERRORS].labels(model).total()[-1])
+    shares = (hits / trials, absolute / trials, (late - early) / trials) if trials else (None, None, None)
+    removed = int(contradicted + still_open)
+    return CoverageBody(nominal, int(trials), int(hits), *shares, removed, int(contradicted))

@@ -6,19 +6,19 @@ warning, whichever worker is scraped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Final
 from zlib import crc32
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from structlog.typing import FilteringBoundLogger
 
+from export.drift_reference import DriftReference
 from service import logs
 from service.core.runtime import Runtime
-from service.drift.counts import BLOCKS, block_size
-from service.drift.monitor import Drift, DriftMonitor
+from service.drift.counts import BLOCKS, DriftCounts, block_size
+from service.drift.monitor import Drift, drift_of
 from service.metrics.board import Slots
 from service.metrics.instruments import Shared
 
@@ -26,74 +26,62 @@ QUIET_SECONDS: Final = 3600.0
 """Between two warnings of one column."""
 
 
-class DriftWarnings:
-    """Logs a column that begins to drift, and at most once an hour while it does.
+class ModelDrift:
+    """Drift of one model over all workers.
 
-    Args:
-        log: The service's log.
-        said: The time of each column's last warning, on a clock that all workers share; 0: never.
-        columns: The columns of the places of `said`.
-        clock: That clock.
+    Attributes:
+        count: Counts windows of this worker; see `DriftCounts.count`.
     """
 
-    def __init__(
-        self,
-        log: FilteringBoundLogger,
-        said: Slots,
-        columns: Sequence[str],
-        *,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._log: Final = log
-        self._said: Final = said
-        self._places: Final = {column: place for place, column in enumerate(columns)}
-        self._clock: Final = clock
+    def __init__(self, reference: DriftReference, counts: Slots, warned: Slots, *, workers: int) -> None:
+        """Count in `counts`; `warned` has the time of each column's last warning, 0: never."""
+        self._reference: Final = reference
+        self._counts: Final = counts
+        self._warned: Final = warned
+        self.count: Final = DriftCounts(counts.own, reference, workers=workers).count
 
-    def read(self, name: str, drift: Drift) -> None:
-        """Log the columns of one model that drift and were not logged lately."""
-        if not drift.drifting:
-            return
-        now, latest = self._clock(), self._said.latest()
+    def read(self) -> Drift:
+        """Return what all workers have counted."""
+        return drift_of(self._counts.total_of_living(), self._reference)
+
+    def unwarned(self, drift: Drift, now: float) -> Iterator[str]:
+        """Name the columns that drift and were not warned of lately; they are warned of now."""
+        latest = self._warned.latest()
         for column in drift.drifting:
-            place = self._places[column]
+            place = self._reference.names.index(column)
             if not latest[place] or now - latest[place] >= QUIET_SECONDS:
-                self._said.own[place] = now
-                index = drift.columns[column]
-                self._log.warning(
-                    "column drifts",
-                    model=name,
-                    column=column,
-                    psi=round(index.psi, 3),
-                    limit=round(index.limit, 3),
-                    windows=drift.windows,
-                )
+                self._warned.own[place] = now
+                yield column
 
 
 class DriftCollector(Collector):
     """The gauges of drift, computed when they are scraped; never NaN: 0 until there is enough data.
 
+    Args:
+        clock: Seconds on a clock that all workers share, above 0.
+
     Attributes:
-        monitors: Monitor and warnings of each model, by its name.
+        models: Drift of each model, by its name.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, *, clock: Callable[[], float] = monotonic) -> None:
         self._board: Final = shared.board
-        self.monitors: Final[dict[str, tuple[DriftMonitor, DriftWarnings]]] = {}
+        self._clock: Final = clock
+        self.models: Final[dict[str, ModelDrift]] = {}
         shared.registry.register(self)
 
-    def add(self, model: Runtime) -> DriftMonitor:
-        """Make the monitor of a model; what was counted of another version is forgotten."""
+    def add(self, model: Runtime) -> ModelDrift:
+        """Count drift of a model; what was counted of another version is forgotten."""
         board, name, reference = self._board, model.manifest.name, model.drift_reference
         counts = board.slots(f"drift of {name}", BLOCKS * block_size(reference))
-        said = board.slots(f"columns of {name} that drift", len(reference.names))
+        warned = board.slots(f"columns of {name} that drift", len(reference.names))
         version = board.slots(f"version that {name} drifts from", 1).own
         digest = crc32(model.sha256.encode())
         if version[0] != digest:
-            counts.own[:] = said.own[:] = 0.0
+            counts.own[:] = warned.own[:] = 0.0
             version[0] = digest
-        monitor = DriftMonitor(reference, counts.own, counts.total_of_living, workers=len(board.pids()))
-        self.monitors[name] = monitor, DriftWarnings(logs.logger(), said, reference.names)
-        return monitor
+        self.models[name] = made = ModelDrift(reference, counts, warned, workers=len(board.pids()))
+        return made
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families with a sample for each model, column and head."""
@@ -101,9 +89,14 @@ class DriftCollector(Collector):
             name: GaugeMetricFamily(f"rul_{name}", text, labels=labels)
             for name, (labels, text) in _FAMILIES.items()
         }
-        for name, (monitor, warnings) in self.monitors.items():
-            drift = monitor.read()
-            warnings.read(name, drift)
+        for name, model in self.models.items():
+            drift = model.read()
+            for column in model.unwarned(drift, self._clock()):
+                index, windows = drift.columns[column], drift.windows
+                psi, limit = round(index.psi, 3), round(index.limit, 3)
+                logs.logger().warning(
+                    "column drifts", model=name, column=column, psi=psi, limit=limit, windows=windows
+                )
             for column, index in drift.columns.items():
                 families["column_drift_psi"].add_metric([name, column], index.psi)
             families["column_drift_windows"].add_metric([name], drift.windows)

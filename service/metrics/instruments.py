@@ -9,7 +9,7 @@ counted when a worker is scraped or publishes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Final, Generic, TypeVar
@@ -25,6 +25,7 @@ from service.metrics.board import Board, Slots
 from service.metrics.buckets import Buckets
 
 C = TypeVar("C")
+F = TypeVar("F", bound="Counter | Histogram")
 Key = tuple[str, ...]
 """The values of one child's labels."""
 
@@ -32,57 +33,39 @@ Key = tuple[str, ...]
 class Shared:
     """Declares metrics on a Prometheus registry, and adds them up over the workers on the board.
 
-    A family with the label `model` has the children of the models that are loaded; labels that are declared
-    without values take them from each model.
+    A family has a child for each combination of its labels' values. One with the label `model` has the
+    children of the models that are loaded; labels without values take them from each model.
+
+    Attributes:
+        counters, histograms: By name.
     """
 
     def __init__(self, registry: CollectorRegistry, board: Board | None = None) -> None:
         self.registry: Final = registry
         self.board: Final = board or Board()
-        self._published: Final[list[Histogram | Gauge]] = []
+        self.counters: Final[dict[str, Counter]] = {}
+        self.histograms: Final[dict[str, Histogram]] = {}
+        self._gauges: Final[list[Gauge]] = []
         self._of_models: Final[list[tuple[Mapping[str, Sequence[str]], Counter | Histogram]]] = []
 
-    def counter(
-        self,
-        name: str,
-        documentation: str,
-        *,
-        keys: Iterable[Key] | None = None,
-        when_counted: Collection[Key] = (),
-        **labels: Sequence[str],
-    ) -> Counter:
-        """Declare what only grows: a child for each combination of `labels`, or for each of `keys`.
-
-        Those of `when_counted` are shown once they are counted.
-        """
-        made = Counter(self, name, documentation, labels)
-        self._declare(made, keys, labels)
-        if when_counted:
-            made.add([*when_counted], shown=False)
-        return made
+    def counter(self, name: str, documentation: str, **labels: Sequence[str]) -> Counter:
+        """Declare what only grows."""
+        self.counters[name] = made = Counter(self, name, documentation, labels)
+        return self._declared(made, labels)
 
     def histogram(
-        self,
-        name: str,
-        documentation: str,
-        buckets: Buckets,
-        *,
-        keys: Iterable[Key] | None = None,
-        **labels: Sequence[str],
+        self, name: str, documentation: str, buckets: Buckets, **labels: Sequence[str]
     ) -> Histogram:
-        """Declare a histogram: a child for each combination of `labels`, or for each of `keys`."""
-        made = Histogram(self, name, documentation, labels, buckets)
-        self._declare(made, keys, labels)
-        self._published.append(made)
-        return made
+        """Declare a histogram."""
+        self.histograms[name] = made = Histogram(self, name, documentation, labels, buckets)
+        return self._declared(made, labels)
 
-    def _declare(
-        self, made: Counter | Histogram, keys: Iterable[Key] | None, labels: Mapping[str, Sequence[str]]
-    ) -> None:
-        if keys is None and "model" in labels:
+    def _declared(self, made: F, labels: Mapping[str, Sequence[str]]) -> F:
+        if "model" in labels:
             self._of_models.append((labels, made))
         else:
-            made.add([*(product(*labels.values()) if keys is None else keys)])
+            made.add(product(*labels.values()))
+        return made
 
     def add_model(self, name: str, **given: Sequence[str]) -> None:
         """Make the children of a model, by the values of its other labels; drop those of an old version."""
@@ -106,11 +89,11 @@ class Shared:
         of_all: Callable[[float], float] = float,
     ) -> None:
         """Declare what `now` says of this worker, added over the workers that live, as `of_all` shows it."""
-        self._published.append(Gauge(self, name, documentation, now, of_all))
+        self._gauges.append(Gauge(self, name, documentation, now, of_all))
 
     def publish(self) -> None:
         """Put on the board what other workers do not see yet: waiting observations, and current values."""
-        for instrument in self._published:
+        for instrument in (*self.histograms.values(), *self._gauges):
             instrument.publish()
 
 
@@ -123,10 +106,27 @@ class Instrument(Collector):
 
 
 class Labelled(Instrument, Generic[C]):
-    """A family whose children are known by the values of their labels."""
+    """A family whose children are known by the values of their labels; each has places on the board."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: Callable[[Key], Slots], child: Callable[[Slots], C]) -> None:
+        self._slots: Final = slots
+        self._child: Final = child
         self._children: Final[dict[Key, C]] = {}
+
+    def add(self, keys: Iterable[Key]) -> None:
+        """Add children."""
+        for key in keys:
+            if key not in self._children:
+                self._children[key] = self._child(self._slots(key))
+
+    def remove(self, model: str, *, but: Sequence[Key] = ()) -> None:
+        """Drop the children whose first label is this model; what they have observed is counted."""
+        self.publish()
+        for key in [key for key in self._children if key[0] == model and key not in but]:
+            del self._children[key]
+
+    def publish(self) -> None:
+        """Put on the board what waits."""
 
     def labels(self, *values: str) -> C:
         """Return the child of these label values.
@@ -137,61 +137,45 @@ class Labelled(Instrument, Generic[C]):
         return self._children[values]
 
 
-class Child:
+class CounterChild:
     """One series of a counter, as this worker counts it; from any thread."""
 
-    __slots__ = ("_lock", "_own", "_place")
+    __slots__ = ("_lock", "_slots")
 
-    def __init__(self, own: FloatArray, place: int, lock: threading.Lock) -> None:
-        self._own: Final = own
-        self._place: Final = place
-        self._lock: Final = lock
+    def __init__(self, slots: Slots) -> None:
+        self._slots: Final = slots
+        self._lock: Final = threading.Lock()
 
     def inc(self, by: float = 1) -> None:
         """Count so many more."""
         with self._lock:
-            self._own[self._place] += by
+            self._slots.own[0] += by
+
+    def total(self) -> float:
+        """Return the sum over all workers."""
+        return float(self._slots.total()[0])
 
 
-class Counter(Labelled[Child]):
-    """Counts what only grows; children that are added together share a place on the board."""
+class Counter(Labelled[CounterChild]):
+    """Counts what only grows."""
 
     def __init__(self, shared: Shared, name: str, documentation: str, labels: Iterable[str]) -> None:
-        super().__init__()
+        super().__init__(lambda key: shared.board.slots(f"{name}{key}", 1), CounterChild)
         self._family: Final = partial(CounterMetricFamily, name, documentation, labels=tuple(labels))
-        self._board, self._name = shared.board, name
-        self._lock: Final = threading.Lock()
-        self._groups: Final[dict[tuple[Key, ...], tuple[Slots, bool]]] = {}
+        self._rare: Final[set[Key]] = set()
         shared.registry.register(self)
 
-    def add(self, keys: Sequence[Key], *, shown: bool = True) -> None:
-        """Add children; those that are not `shown` are once they are counted."""
-        slots = self._board.slots(f"{self._name}{keys}", len(keys))
-        self._groups[*keys,] = slots, shown
-        for place, key in enumerate(keys):
-            self._children.setdefault(key, Child(slots.own, place, self._lock))
-
-    def remove(self, model: str, *, but: Sequence[Key] = ()) -> None:
-        """Drop the children whose first label is this model."""
-        for keys in [keys for keys in self._groups if keys[0][0] == model and keys != (*but,)]:
-            del self._groups[keys]
-            for key in keys:
-                del self._children[key]
-
-    def total(self, *values: str) -> float:
-        """Return the sum over all workers of one child; 0 of one that was not declared."""
-        for keys, (slots, _) in self._groups.items():
-            if values in keys:
-                return float(slots.total()[keys.index(values)])
-        return 0.0
+    def add_rare(self, keys: Sequence[Key]) -> None:
+        """Add children that are shown once they are counted."""
+        self._rare.update(keys)
+        self.add(keys)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Return the sum over all workers of every child."""
         family = self._family()
-        for keys, (slots, shown) in self._groups.items():
-            for key, total in zip(keys, slots.total().tolist(), strict=True):
-                if shown or total:
-                    family.add_metric(key, total)
+        for key, child in self._children.items():
+            if (total := child.total()) or key not in self._rare:
+                family.add_metric(key, total)
         yield family
 
 
@@ -260,24 +244,13 @@ class Histogram(Labelled[HistogramChild]):
     def __init__(
         self, shared: Shared, name: str, documentation: str, labels: Iterable[str], buckets: Buckets
     ) -> None:
-        super().__init__()
+        bounds, size = np.array(buckets.bounds, dtype=np.float64), len(buckets.bounds) + 2
+        super().__init__(
+            lambda key: shared.board.slots(f"{name}{key}", size), partial(HistogramChild, bounds)
+        )
         self._family: Final = partial(HistogramMetricFamily, name, documentation, labels=tuple(labels))
-        self._board, self._name = shared.board, name
-        self._bounds: Final = np.array(buckets.bounds, dtype=np.float64)
         self._le: Final = [*map(floatToGoString, buckets.bounds), "+Inf"]
         shared.registry.register(self)
-
-    def add(self, keys: Sequence[Key]) -> None:
-        """Add children."""
-        for key in keys:
-            if key not in self._children:
-                slots = self._board.slots(f"{self._name}{key}", len(self._bounds) + 2)
-                self._children[key] = HistogramChild(self._bounds, slots)
-
-    def remove(self, model: str, *, but: Sequence[Key] = ()) -> None:
-        """Drop the children whose first label is this model; what they have observed is counted."""
-        for key in [key for key in self._children if key[0] == model and key not in but]:
-            self._children.pop(key).publish()
 
     def publish(self) -> None:
         """Put on the board what waits."""

@@ -33,10 +33,10 @@ from service.labels import (
     failure_code,
 )
 from service.metrics.board import Board
-from service.metrics.buckets import SECONDS, STAGE_SECONDS
+from service.metrics.buckets import SECONDS
 from service.metrics.drift import DriftCollector
 from service.metrics.instruments import Processes, Shared
-from service.metrics.models import Families, Manifests, ModelMetrics
+from service.metrics.models import STAGES, Manifests, ModelMetrics, declare
 from service.metrics.store import StoreMetrics
 
 PUBLISH_SECONDS: Final = 0.25
@@ -52,7 +52,9 @@ class Metrics(Collector):
         models: The observer of each model's batches, by its name.
         store: Counts what is kept.
         drift: Drift of each model.
-        families: What is counted of batches and answers.
+        shared: What is counted, by name.
+        ready: Says whether the worker answers.
+        pending: Says how many windows wait for a batch.
         in_flight: Requests that have begun and not ended, streams left out.
         open_streams: Streams of readings that are open.
         ended: Seconds of each request that has ended, by transport, route and code.
@@ -65,30 +67,24 @@ class Metrics(Collector):
     ) -> None:
         """Declare everything, with children for each model that is loaded."""
         self.registry: Final = registry
-        self._shared: Final = Shared(registry, board)
+        self.shared: Final = Shared(registry, board)
         self.ended: Final[defaultdict[tuple[Transport, Route, str], list[float]]] = defaultdict(list)
         self.in_flight = 0
         self.open_streams = 0
-        self._ready: Callable[[], bool] = lambda: False
-        self._pending: Final[list[Callable[[], int]]] = []
+        self.ready: Callable[[], bool] = lambda: False
+        self.pending: Callable[[], int] = int
         self.models: Final[dict[str, ModelMetrics]] = {}
         self._beside: list[ModelMetrics] = []
         registry.register(self)  # first, so that a scrape counts what waits before it reads anything
         self._declare_requests()
-        stage_seconds = self._shared.histogram(
-            "rul_stage_duration_seconds",
-            "Time of each stage of a request.",
-            STAGE_SECONDS,
-            stage=[stage.value for stage in Stage],
-        )
-        self.stages: Final = {stage: stage_seconds.labels(stage.value) for stage in Stage}
-        self.families: Final = Families(self._shared, stage_seconds)
+        declare(self.shared)
+        self.stages: Final = {stage: self.shared.histograms[STAGES].labels(stage.value) for stage in Stage}
         self._declare_now()
-        self.store: Final = StoreMetrics(self._shared)
-        self.drift: Final = DriftCollector(self._shared)
+        self.store: Final = StoreMetrics(self.shared)
+        self.drift: Final = DriftCollector(self.shared)
         self._runtimes: Final[dict[str, Runtime]] = {}
         Manifests(registry, self._runtimes)
-        Processes(self._shared)
+        Processes(self.shared)
         for model in models:
             self.add_model(model)
 
@@ -98,8 +94,8 @@ class Metrics(Collector):
         name = manifest.name
         self._retire(name)
         heads = ("mean", *map(str, range(manifest.heads)))
-        self._shared.add_model(name, provider=[model.provider], head=heads)
-        observer = ModelMetrics(self.families, model, drift=self.drift.add(model))
+        self.shared.add_model(name, provider=[model.provider], head=heads)
+        observer = ModelMetrics(self.shared, model, drift=self.drift.add(model).count)
         self.models[name], self._runtimes[name] = observer, model
         return observer
 
@@ -109,9 +105,8 @@ class Metrics(Collector):
         serving = self._runtimes[name]
         heads = range(max(manifest.heads, serving.manifest.heads))
         providers = [*dict.fromkeys((serving.provider, canary.provider))]
-        self._shared.add_model(name, provider=providers, head=("mean", *map(str, heads)))
-        observer = ModelMetrics(self.families, canary, drift=None)
-        self._beside.append(observer)
+        self.shared.add_model(name, provider=providers, head=("mean", *map(str, heads)))
+        self._beside.append(observer := ModelMetrics(self.shared, canary, drift=None))
         return observer
 
     def places(self, model: Runtime, *, canary: bool) -> Board:
@@ -127,17 +122,17 @@ class Metrics(Collector):
     def remove_model(self, name: str) -> None:
         """Show nothing of a model any more."""
         self._retire(name)
-        self.drift.monitors.pop(name)
+        self.drift.models.pop(name)
         self._runtimes.pop(name)
-        self._shared.remove_model(name)
+        self.shared.remove_model(name)
 
     def _retire(self, name: str) -> None:
+        """Leave drift to the version that takes over; batches in flight are still counted."""
         if name in self.models:
-            retired = self.models.pop(name)
+            self._beside.append(retired := self.models.pop(name))
             while retired.counted < retired.reported:
                 retired.count()
-            retired.retire()
-            self._beside.append(retired)
+            retired.drift = None
 
     def _declare_requests(self) -> None:
         routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
@@ -148,45 +143,24 @@ class Metrics(Collector):
             for code in codes(t)
         }
         self._codes = is_usual.keys()
-        self._requests = self._shared.counter(
-            "rul_requests_total",
-            "Requests by HTTP status or gRPC code.",
-            keys=[key for key, usual in is_usual.items() if usual],
-            when_counted=[key for key, usual in is_usual.items() if not usual],
-            protocol=(),
-            route=(),
-            code=(),
-        )
-        self._duration = self._shared.histogram(
-            "rul_request_duration_seconds",
-            "Time from a request fully received to its answer encoded, errors included.",
-            SECONDS,
-            keys=[(t.value, r.value) for t, r in routes if r is not Route.GRPC_STREAM],
-            protocol=(),
-            route=(),
-        )
-        self._rejected = self._shared.counter(
-            "rul_rejected_total", "Requests refused, by reason.", reason=sorted({*REJECTED.values()})
-        )
+        counter, histogram = self.shared.counter, self.shared.histogram
+        text = "Requests by HTTP status or gRPC code."
+        self._requests = counter("rul_requests_total", text, protocol=(), route=(), code=())
+        self._requests.add(key for key, usual in is_usual.items() if usual)
+        self._requests.add_rare([key for key, usual in is_usual.items() if not usual])
+        text = "Time from a request fully received to its answer encoded, errors included."
+        self._duration = histogram("rul_request_duration_seconds", text, SECONDS, protocol=(), route=())
+        self._duration.add((t.value, r.value) for t, r in routes if r is not Route.GRPC_STREAM)
+        reasons = sorted({*REJECTED.values()})
+        self._rejected = counter("rul_rejected_total", "Requests refused, by reason.", reason=reasons)
 
     def _declare_now(self) -> None:
-        gauge = self._shared.gauge
+        gauge = self.shared.gauge
         gauge("rul_inflight_requests", "Requests in flight.", lambda: self.in_flight)
         gauge("rul_open_streams", "Open streams of readings.", lambda: self.open_streams)
-        gauge(
-            "rul_pending_windows",
-            "Windows that wait for a batch, all models together.",
-            lambda: sum(pending() for pending in self._pending),
-        )
-        gauge("rul_workers", "Workers that are ready to answer.", lambda: float(self._ready()))
-
-    def watch_ready(self, ready: Callable[[], bool]) -> None:
-        """Ask this whether the worker answers."""
-        self._ready = ready
-
-    def watch_pending(self, pending: Callable[[], int]) -> None:
-        """Add a queue to `rul_pending_windows`."""
-        self._pending.append(pending)
+        text = "Windows that wait for a batch, all models together."
+        gauge("rul_pending_windows", text, lambda: float(self.pending()))
+        gauge("rul_workers", "Workers that are ready to answer.", lambda: float(self.ready()))
 
     def failed(self, transport: Transport, error: BaseException) -> str:
         """Count a refusal by its reason, and return the error's code label."""
@@ -198,13 +172,13 @@ class Metrics(Collector):
     def publish(self) -> None:
         """Count what waits and put it on the board, so that other workers see it."""
         self.collect()
-        self._shared.publish()
+        self.shared.publish()
 
     async def publish_regularly(self) -> None:
         """Publish every `PUBLISH_SECONDS`; pause between two parts of the counting, for requests."""
         while True:
             await asyncio.sleep(PUBLISH_SECONDS)
-            for count in chain(self._counts(), [self._shared.publish]):
+            for count in chain(self._counts(), [self.shared.publish]):
                 try:
                     count()
                 except Exception as error:  # noqa: BLE001 - what could not be counted is lost, nothing else

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -17,7 +17,6 @@ from service.core.answers import STATES, Answers
 from service.core.candidates import LOWER, RUL, UPPER
 from service.core.ports import BatchReport
 from service.core.runtime import Runtime
-from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
 from service.metrics.buckets import (
     CYCLES,
@@ -29,14 +28,43 @@ from service.metrics.buckets import (
     TWENTIETHS,
     WINDOWS,
 )
-from service.metrics.instruments import Histogram, Shared
+from service.metrics.instruments import Shared
 
 PART_WINDOWS: Final = 256
 PART_BATCHES: Final = 24
 """Most windows and batches that are counted in one go."""
 
+STAGES: Final = "rul_stage_duration_seconds"
+INFERENCE: Final = "rul_inference_duration_seconds"
+BATCH: Final = "rul_batch_windows"
+IMPUTED: Final = "rul_imputed_fraction"
+ENTROPY: Final = "rul_attention_entropy_ratio"
+DIFFERENCE: Final = "rul_shadow_absolute_difference_cycles"
+CANCELLED: Final = "rul_cancelled_total"
+STATE: Final = "rul_state_total"
+OUT_OF_BAND: Final = "rul_attention_out_of_band_total"
 
+OF_MODEL: Final[Mapping[str, Sequence[str]]] = {"model": ()}
+LABELS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    STAGES: {"stage": [stage.value for stage in Stage]},
+    INFERENCE: {"model": (), "provider": ()},
+    BATCH: {},
+    IMPUTED: {},
+    CANCELLED: {},
+    ENTROPY: {"model": (), "head": ()},
+    STATE: {"model": (), "state": [state.value for state in STATES]},
+    OUT_OF_BAND: {"model": (), "side": [side.value for side in Side]},
+}
+"""Labels of those that have others than the model alone."""
 HISTOGRAMS: Final = {
+    STAGES: (STAGE_SECONDS, "Time of each stage of a request."),
+    INFERENCE: (STAGE_SECONDS, "One run of the graph on one batch."),
+    BATCH: (WINDOWS, "Windows in a batch."),
+    IMPUTED: (FRACTIONS, "Missing readings over all readings of a window."),
+    ENTROPY: (
+        TWENTIETHS,
+        "Attention entropy over its largest value; 0: one cycle has all weight, 1: all have the same.",
+    ),
     "rul_attention_peak_weight": (TWENTIETHS, "Largest attention weight of a window."),
     "rul_attention_first_cycles_weight": (
         TWENTIETHS,
@@ -52,17 +80,18 @@ HISTOGRAMS: Final = {
         "Mean cosine similarity of each two heads' attention; 1: all heads attend alike.",
     ),
     "rul_prediction_cycles": (CYCLES, "Predicted RUL in cycles."),
-    "rul_interval_width_cycles": (
-        CYCLES,
-        "Upper minus lower bound of the prediction interval, in cycles.",
-    ),
+    "rul_interval_width_cycles": (CYCLES, "Upper minus lower bound of the prediction interval, in cycles."),
     "rul_novelty_ratio": (NOVELTY, "Distance from the training data; 1 is its 99.5 % quantile."),
-    "rul_shadow_absolute_difference_cycles": (
+    DIFFERENCE: (
         ERROR_CYCLES,
         "Absolute difference of a candidate's RUL (shadow, canary) from the serving model's, in cycles.",
     ),
 }
 COUNTERS: Final = {
+    CANCELLED: "Windows whose caller left, or whose deadline passed, before their answer.",
+    STATE: "Answers by state.",
+    OUT_OF_BAND: "Windows whose attention entropy is outside the reference band of their length; low: "
+    "collapsed, high: uniform.",
     "rul_shadow_beyond_interval_total": "Windows whose RUL by the candidate (shadow, canary) is outside the "
     "serving model's interval.",
     "rul_shadow_failed_total": "Requests that the shadow did not answer.",
@@ -73,61 +102,16 @@ COUNTERS: Final = {
 }
 
 
-class Families:
-    """The metrics of batches; the models' children come and go with them.
-
-    Attributes:
-        histograms, counters: Those with no label but the model, by name.
-    """
-
-    def __init__(self, shared: Shared, stage_seconds: Histogram) -> None:
-        self.stage_seconds: Final = stage_seconds
-        self.inference: Final = shared.histogram(
-            "rul_inference_duration_seconds",
-            "One run of the graph on one batch.",
-            STAGE_SECONDS,
-            model=(),
-            provider=(),
-        )
-        self.batch: Final = shared.histogram("rul_batch_windows", "Windows in a batch.", WINDOWS)
-        self.cancelled: Final = shared.counter(
-            "rul_cancelled_total",
-            "Windows whose caller left, or whose deadline passed, before their answer.",
-        )
-        self.imputed: Final = shared.histogram(
-            "rul_imputed_fraction", "Missing readings over all readings of a window.", FRACTIONS
-        )
-        self.states: Final = shared.counter(
-            "rul_state_total", "Answers by state.", model=(), state=[state.value for state in STATES]
-        )
-        self.entropy: Final = shared.histogram(
-            "rul_attention_entropy_ratio",
-            "Attention entropy over its largest value; 0: one cycle has all weight, 1: all have the same.",
-            TWENTIETHS,
-            model=(),
-            head=(),
-        )
-        self.out_of_band: Final = shared.counter(
-            "rul_attention_out_of_band_total",
-            "Windows whose attention entropy is outside the reference band of their length; low: collapsed, "
-            "high: uniform.",
-            model=(),
-            side=[side.value for side in Side],
-        )
-        self.histograms: Final = {
-            name: shared.histogram(name, text, buckets, model=())
-            for name, (buckets, text) in HISTOGRAMS.items()
-        }
-        self.counters: Final = {name: shared.counter(name, text, model=()) for name, text in COUNTERS.items()}
+def declare(shared: Shared) -> None:
+    """Declare the metrics of batches, whose children for models come and go with them."""
+    for name, (buckets, text) in HISTOGRAMS.items():
+        shared.histogram(name, text, buckets, **LABELS.get(name, OF_MODEL))
+    for name, text in COUNTERS.items():
+        shared.counter(name, text, **LABELS.get(name, OF_MODEL))
 
 
 class ModelMetrics:
     """Counts the batches of one model: a `BatchObserver`.
-
-    Args:
-        families: What is counted in.
-        model: The model.
-        drift: Counts the windows for drift; None: nothing does.
 
     Attributes:
         ran: Takes a batch that has run; `count` counts it.
@@ -135,47 +119,50 @@ class ModelMetrics:
         shadow_failed: Counts a request that the shadow did not answer.
         canary_asked, canary_failed: Count a request that the canary takes, and one that it did not answer.
         canary_returned: Counts a canary that passed a bound.
+        drift: Counts answers and their units for drift; None: nothing does.
         counted: Batches counted so far.
         is_released: True where no batch follows.
     """
 
-    def __init__(self, families: Families, model: Runtime, *, drift: DriftMonitor | None) -> None:
-        name = model.manifest.name
-        self._queue: Final = families.stage_seconds.labels(Stage.QUEUE.value)
-        self._answered: Final = families.stage_seconds.labels(Stage.INFERENCE.value)
-        self.cancelled: Final = families.cancelled.labels().inc
-        self._drift: DriftMonitor | None = drift
-        self._inference: Final = families.inference.labels(name, model.provider)
-        self._batch: Final = families.batch.labels()
-        self._imputed: Final = families.imputed.labels()
-        self._entropy: Final = families.entropy.labels(name, "mean")
-        heads = range(model.manifest.heads)
-        self._heads: Final = [families.entropy.labels(name, str(head)) for head in heads]
-        self._states: Final = [families.states.labels(name, state.value) for state in STATES]
-        self._low, self._high = (families.out_of_band.labels(name, s.value) for s in (Side.LOW, Side.HIGH))
-        self._usual_entropy: Final = model.manifest.entropy[0].limits(model.manifest.context)
-        self._histograms: Final = {each: made.labels(name) for each, made in families.histograms.items()}
-        counters = {each: made.labels(name).inc for each, made in families.counters.items()}
-        self._beyond: Final = counters["rul_shadow_beyond_interval_total"]
-        self.shadow_failed: Final = counters["rul_shadow_failed_total"]
-        self.canary_asked: Final = counters["rul_canary_requests_total"]
-        self.canary_failed: Final = counters["rul_canary_failed_total"]
-        self.canary_returned: Final = counters["rul_canary_returned_total"]
+    def __init__(
+        self,
+        shared: Shared,
+        model: Runtime,
+        *,
+        drift: Callable[[Answers, Sequence[str | None]], None] | None,
+    ) -> None:
+        name, histograms, counters = model.manifest.name, shared.histograms, shared.counters
         self._waiting: Final[deque[BatchReport]] = deque()
+        self.ran: Final = self._waiting.append
         self.counted = 0
         self.is_released = False
-        self.ran: Final = self._waiting.append
+        self.drift = drift
+        self._queue, self._answered = (
+            histograms[STAGES].labels(stage.value) for stage in (Stage.QUEUE, Stage.INFERENCE)
+        )
+        self._inference: Final = histograms[INFERENCE].labels(name, model.provider)
+        self._batch, self._imputed = histograms[BATCH].labels(), histograms[IMPUTED].labels()
+        self._entropy: Final = histograms[ENTROPY].labels(name, "mean")
+        heads = range(model.manifest.heads)
+        self._heads: Final = [histograms[ENTROPY].labels(name, str(head)) for head in heads]
+        self._usual_entropy: Final = model.manifest.entropy[0].limits(model.manifest.context)
+        self._of_windows: Final = {
+            metric: histograms[metric].labels(name) for metric in HISTOGRAMS.keys() - LABELS
+        }
+        self._states: Final = [counters[STATE].labels(name, state.value) for state in STATES]
+        self._low, self._high = (counters[OUT_OF_BAND].labels(name, s.value) for s in (Side.LOW, Side.HIGH))
+        self.cancelled: Final = counters[CANCELLED].labels().inc
+        self._beyond: Final = counters["rul_shadow_beyond_interval_total"].labels(name).inc
+        self.shadow_failed: Final = counters["rul_shadow_failed_total"].labels(name).inc
+        self.canary_asked: Final = counters["rul_canary_requests_total"].labels(name).inc
+        self.canary_failed: Final = counters["rul_canary_failed_total"].labels(name).inc
+        self.canary_returned: Final = counters["rul_canary_returned_total"].labels(name).inc
 
     def compared(self, candidate: FloatArray, served: FloatArray) -> None:
         """Count what a candidate and the model that serves answered to the same windows."""
         rul = candidate[:, RUL]
-        difference = self._histograms["rul_shadow_absolute_difference_cycles"]
-        difference.observe_each(np.abs(rul - served[:, RUL]).tolist())
+        self._of_windows[DIFFERENCE].observe_each(np.abs(rul - served[:, RUL]).tolist())
         self._beyond(int(np.count_nonzero((rul < served[:, LOWER]) | (rul > served[:, UPPER]))))
-
-    def retire(self) -> None:
-        """Leave drift to the version that takes over; batches in flight are still counted."""
-        self._drift = None
 
     def release(self) -> None:
         """Note that no batch follows; called on any thread."""
@@ -209,17 +196,18 @@ class ModelMetrics:
             parts, names = zip(*alike, strict=True)
             answers = Answers.joined(parts)
             self._count(answers)
-            if self._drift is not None:
-                self._drift.count(answers, [*chain.from_iterable(names)])
+            if self.drift is not None:
+                self.drift(answers, [*chain.from_iterable(names)])
 
     def _predictions(self, report: BatchReport, answers: Answers) -> tuple[Answers, list[str | None]]:
         """The answers of a batch and the units they are for; those to probes are no predictions."""
-        if not any(report.is_probe):
-            self._imputed.observe_each(report.imputed_fraction)
-            return answers, report.units
-        kept = [row for row, is_probe in enumerate(report.is_probe) if not is_probe]
-        self._imputed.observe_each([report.imputed_fraction[row] for row in kept])
-        return answers.only(kept), [report.units[row] for row in kept]
+        units, imputed = report.units, report.imputed_fraction
+        if any(report.is_probe):
+            kept = [row for row, is_probe in enumerate(report.is_probe) if not is_probe]
+            answers, units = answers.only(kept), [units[row] for row in kept]
+            imputed = [imputed[row] for row in kept]
+        self._imputed.observe_each(imputed)
+        return answers, units
 
     def _count(self, answers: Answers) -> None:
         outputs, lengths = answers.outputs, answers.asked.lengths
@@ -239,7 +227,7 @@ class ModelMetrics:
             for ratios, child in zip(by_head.T, self._heads, strict=True):
                 child.observe_array(ratios)
         for name, values in found.items():
-            self._histograms[name].observe_array(values)
+            self._of_windows[name].observe_array(values)
         entropy = answers.entropy_ratio
         self._entropy.observe_array(entropy)
         lowest, highest = self._usual_entropy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -14,29 +14,9 @@ from service.metrics.instruments import Shared
 from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 from service.store.rows import Drop
 
-
-class Judged(NamedTuple):
-    """Predictions of one model that outcomes have judged since the service started.
-
-    Attributes:
-        trials: Predictions of units that failed.
-        hits: Of those, intervals that held the true RUL.
-        absolute_error: Sum, in cycles.
-        error: Sum of predicted less true RUL, in cycles.
-        contradicted: Predictions of removed units that outlived the interval.
-        open: Predictions of other removed units.
-    """
-
-    trials: float
-    hits: float
-    absolute_error: float
-    error: float
-    contradicted: float
-    open: float
-
-
 VERDICTS: Final = ("contradicted", "open")
 SIDES: Final = ("late", "early")
+ERRORS: Final = "rul_outcome_absolute_error_cycles"
 COUNTERS: Final[Mapping[str, tuple[str, Mapping[str, Sequence[str]]]]] = {
     "rul_outcomes_total": ("Outcomes reported, by kind.", {"kind": [kind.value for kind in OutcomeKind]}),
     "rul_coverage_hits_total": (
@@ -62,25 +42,26 @@ COUNTERS: Final[Mapping[str, tuple[str, Mapping[str, Sequence[str]]]]] = {
 
 
 class StoreMetrics:
-    """Counts predictions and outcomes that are kept, from any thread: a `StoreObserver`."""
+    """Counts predictions and outcomes that are kept, from any thread: a `StoreObserver`.
+
+    Attributes:
+        pending: Says how many predictions wait to be written.
+    """
 
     def __init__(self, shared: Shared) -> None:
-        self._pending: Callable[[], int] = int
+        self.pending: Callable[[], int] = int
         self._is_down = False
         self._counters: Final = {
-            name: shared.counter(name, text, keys=None, when_counted=(), **labels)
-            for name, (text, labels) in COUNTERS.items()
+            name: shared.counter(name, text, **labels) for name, (text, labels) in COUNTERS.items()
         }
-        self._error: Final = shared.histogram(
-            "rul_outcome_absolute_error_cycles",
+        self._errors: Final = shared.histogram(
+            ERRORS,
             "Absolute error of predictions of units that failed, in cycles; prediction and truth are capped.",
             ERROR_CYCLES,
             model=(),
         )
         shared.gauge(
-            "rul_store_pending_rows",
-            "Predictions that wait to be written.",
-            lambda: float(self._pending()),
+            "rul_store_pending_rows", "Predictions that wait to be written.", lambda: float(self.pending())
         )
         shared.gauge(
             "rul_store_up",
@@ -89,26 +70,8 @@ class StoreMetrics:
             of_all=operator.not_,
         )
 
-    def judged(self, model: str) -> Judged:
-        """Return what all workers have counted of a model's predictions against outcomes."""
-        late, early = (self._total("rul_outcome_error_cycles_total", model, side) for side in SIDES)
-        return Judged(
-            self._total("rul_coverage_trials_total", model),
-            self._total("rul_coverage_hits_total", model),
-            float(self._error.labels(model).total()[-1]),
-            late - early,
-            *(self._total("rul_removed_predictions_total", model, verdict) for verdict in VERDICTS),
-        )
-
-    def _total(self, name: str, *labels: str) -> float:
-        return self._counters[name].total(*labels)
-
     def _count(self, name: str, *labels: str, by: float = 1) -> None:
         self._counters[name].labels(*labels).inc(by)
-
-    def watch_pending(self, pending: Callable[[], int]) -> None:
-        """Ask this how many predictions wait to be written."""
-        self._pending = pending
 
     def wrote(self, rows: int) -> None:
         """Count predictions that are committed."""
@@ -141,7 +104,7 @@ class StoreMetrics:
         self._count("rul_coverage_hits_total", model, by=int(np.count_nonzero(judgement.covered)))
         for verdict, count in zip(VERDICTS, (contradicted, still_open), strict=True):
             self._count("rul_removed_predictions_total", model, verdict, by=count)
-        self._error.labels(model).observe_each(np.abs(error).tolist())
+        self._errors.labels(model).observe_each(np.abs(error).tolist())
         for side, cycles in zip(SIDES, (error[error > 0].sum(), -error[error < 0].sum()), strict=True):
             self._count("rul_outcome_error_cycles_total", model, side, by=float(cycles))
         self._count("rul_outcome_nasa_score_total", model, by=nasa_score(error))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from prometheus_client import Histogram as PlainHistogram
 
 from service.errors import FrontEndFailed
 from service.metrics.board import PID, ROW, Board
@@ -27,11 +28,16 @@ def boards(path, workers=2):
     return [Board(path, worker=worker, workers=workers) for worker in range(workers)]
 
 
-def test_what_a_worker_has_counted_outlives_it(path):
-    Board(path, worker=1, workers=2).slots("numbers", 1).own[0] = 7
+def test_what_a_worker_has_counted_outlives_it_in_the_places_of_its_names(path):
+    first = Board(path, worker=1, workers=2)
+    for name in ("a", "b", "c"):
+        first.slots(name, 2).own[:] = ord(name)
 
-    assert Board(path, worker=0, workers=2).slots("numbers", 1).total()[0] == 7
-    assert Board(path, worker=1, workers=2).slots("numbers", 1).own[0] == 7
+    later, again = Board(path, worker=0, workers=2), Board(path, worker=1, workers=2)
+
+    assert later.slots("c", 2).total().tolist() == [99, 99]
+    assert later.slots("a", 2).total().tolist() == [97, 97]
+    assert again.slots("c", 2).own.tolist() == [99, 99]
 
 
 def test_a_board_without_a_file_is_its_workers_own():
@@ -53,17 +59,6 @@ def test_workers_that_declare_other_names_or_sizes_do_not_mix(path):
     assert mine.total().tolist() == [6, 6]
     assert theirs.total().tolist() == [1, 1, 1]
     assert first.slots("numbers", 3).total().tolist() == [0, 0, 0]
-
-
-def test_a_name_keeps_its_places_for_a_worker_that_starts_later(path):
-    first = Board(path, worker=0, workers=2)
-    for name in ("a", "b", "c"):
-        first.slots(name, 2).own[:] = ord(name)
-
-    later = Board(path, worker=1, workers=2)
-
-    assert later.slots("c", 2).total().tolist() == [99, 99]
-    assert later.slots("a", 2).total().tolist() == [97, 97]
 
 
 def test_a_board_that_is_full_is_an_error_that_says_what_to_do(path):
@@ -148,9 +143,8 @@ def test_counters_of_two_workers_are_one_series(path):
 
 def test_a_rare_child_is_shown_once_it_is_counted():
     registry = CollectorRegistry()
-    counter = Shared(registry).counter(
-        "rul_things_total", "Things.", keys=[("good",)], when_counted=[("odd",)], kind=()
-    )
+    counter = Shared(registry).counter("rul_things_total", "Things.", kind=["good"])
+    counter.add_rare([("odd",)])
     before = registry.get_sample_value("rul_things_total", {"kind": "odd"})
 
     counter.labels("odd").inc()
@@ -170,30 +164,29 @@ def test_a_gauge_shows_another_worker_what_it_published(path):
     assert mine.get_sample_value("rul_open") == 5
 
 
-@given(values=st.lists(st.lists(st.floats(0, 20), max_size=20), min_size=1, max_size=4))
-def test_a_histogram_of_many_workers_is_that_of_all_their_values(tmp_path_factory, values):
+VALUES = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 0.5, 1.0, 2.0])
+
+
+@given(values=st.lists(st.lists(VALUES, max_size=20), min_size=1, max_size=4), cut=st.integers(0, 20))
+def test_a_histogram_of_many_workers_counts_as_prometheus_clients_does(tmp_path_factory, values, cut):
     path = tmp_path_factory.mktemp("board") / "board"
     path.touch()
-    registry = CollectorRegistry()
+    registries = [CollectorRegistry() for _ in values]
+    registry, bounds = registries[0], (0.0, 0.5, 1.0, 2.0, 100.0)
+    plain = PlainHistogram("plain", "help", buckets=bounds, registry=registry)
 
-    buckets = Buckets((1, 5, 10), "for the test")
-    shared = [
-        Shared(CollectorRegistry() if i else registry, board).histogram("rul_shared", "Values.", buckets)
-        for i, board in enumerate(boards(path, len(values)))
-    ]
-    alone = Shared(registry).histogram("rul_alone", "Values.", buckets)
-
-    for one, seen in zip(shared, values, strict=True):
-        one.labels().observe_array(np.array(seen))
+    for board, seen_by, seen in zip(boards(path, len(values)), registries, values, strict=True):
+        one = Shared(seen_by, board).histogram("ours", "help", Buckets(bounds, "for the test"))
+        one.labels().observe_array(np.array(seen[:cut]))
+        one.labels().observe_each(seen[cut:])
         one.publish()
-    alone.labels().observe_array(np.array([value for seen in values for value in seen]))
+        for value in seen:
+            plain.observe(value)
 
-    for bound in ("1.0", "5.0", "10.0", "+Inf"):
-        got = registry.get_sample_value("rul_shared_bucket", {"le": bound})
-        assert got == registry.get_sample_value("rul_alone_bucket", {"le": bound})
-    assert registry.get_sample_value("rul_shared_sum") == pytest.approx(
-        registry.get_sample_value("rul_alone_sum")
-    )
+    for bound in ("0.0", "0.5", "1.0", "2.0", "100.0", "+Inf"):
+        expected = registry.get_sample_value("plain_bucket", {"le": bound})
+        assert registry.get_sample_value("ours_bucket", {"le": bound}) == expected
+    assert registry.get_sample_value("ours_sum") == pytest.approx(sum(sum(seen) for seen in values), abs=1e-6)
 
 
 def test_the_children_of_a_model_come_and_go_and_go_on_counting_where_they_were():

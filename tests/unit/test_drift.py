@@ -14,7 +14,6 @@ from export.handover import shortened
 from export.session import open_bundle
 from model.dataset import truncated_windows
 from model.simulation import simulate
-from service import logs
 from service.core.answers import Answers
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
@@ -32,26 +31,19 @@ from service.drift.monitor import (
     ENOUGH,
     TOLERANCE,
     UNSEEN_LIMIT,
-    DriftMonitor,
     chi_squared_quantile,
     drift_of,
     population_stability,
 )
 from service.metrics.board import Board
-from service.metrics.drift import QUIET_SECONDS, DriftCollector, DriftWarnings
+from service.metrics.drift import QUIET_SECONDS, DriftCollector
 from service.metrics.instruments import Shared
 from tests.examples import examples
-from tests.fakes import fake_answers, make_manifest
+from tests.fakes import FakeRuntime, fake_answers, make_manifest
 
 MANIFEST = make_manifest("fake", context=12)
 REFERENCE = drift_reference(MANIFEST)
 SIZE = BLOCKS * block_size(REFERENCE)
-
-
-def monitor_of(reference=REFERENCE):
-    """The monitor of the only worker."""
-    ring = np.zeros(BLOCKS * block_size(reference))
-    return DriftMonitor(reference, ring, lambda: ring)
 
 
 def batch(last, *, cycles=STUCK_CYCLES, manifest=MANIFEST, age=40.0, seed=0):
@@ -263,22 +255,20 @@ def test_a_band_of_all_ages_has_the_deciles_of_training():
     assert old < 0.01  # and none of worn units
 
 
-COLUMNS = [column.name for column in MANIFEST.columns]
-
-
-def gauges(monitor, board=None, **options):
+def gauges(*batches, board=None, **options):
+    """What is scraped of a worker that has counted these."""
     shared = Shared(CollectorRegistry(), board)
-    said = shared.board.slots("columns that drift", len(COLUMNS))
-    DriftCollector(shared).monitors["fake"] = monitor, DriftWarnings(logs.logger(), said, COLUMNS, **options)
+    drift = DriftCollector(shared, **options).add(FakeRuntime(MANIFEST))
+    for each in batches:
+        drift.count(*each)
     return shared.registry
 
 
 def test_a_column_that_drifts_is_told_once_whichever_worker_is_scraped(tmp_path):
     path = tmp_path / "board"
     path.touch()
-    monitor = monitor_of()
-    monitor.count(*batch(shifted_by_40(1000)))
-    workers = [gauges(monitor, Board(path, worker=worker, workers=2)) for worker in range(2)]
+    boards = [Board(path, worker=worker, workers=2) for worker in range(2)]
+    workers = [gauges(batch(shifted_by_40(1000)), board=board) for board in boards]
 
     with capture_logs() as told:
         for registry in (*workers, *workers):
@@ -288,7 +278,7 @@ def test_a_column_that_drifts_is_told_once_whichever_worker_is_scraped(tmp_path)
 
 
 def test_gauges_are_zero_and_never_nan_before_anything_has_come():
-    registry = gauges(monitor_of())
+    registry = gauges()
 
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
@@ -300,10 +290,7 @@ def test_gauges_are_zero_and_never_nan_before_anything_has_come():
 
 
 def test_gauges_say_which_column_drifts():
-    monitor = monitor_of()
-    registry = gauges(monitor)
-
-    monitor.count(*batch(shifted_by_40(1000)))
+    registry = gauges(batch(shifted_by_40(1000)))
 
     assert registry.get_sample_value("rul_column_drift_psi", {"model": "fake", "column": "sensor_1"}) > 1
     assert registry.get_sample_value("rul_column_drift_psi", {"model": "fake", "column": "sensor_2"}) < 0.1
@@ -314,9 +301,7 @@ def test_gauges_say_which_column_drifts():
 def test_people_are_warned_once_an_hour_a_column():
     booted = 100.0  # a clock that has run for a while
     now = [booted]
-    monitor = monitor_of()
-    registry = gauges(monitor, clock=lambda: now[0])
-    monitor.count(*batch(shifted_by_40(1000)))
+    registry = gauges(batch(shifted_by_40(1000)), clock=lambda: now[0])
 
     with capture_logs() as said:
         for at in (0.0, 1.0, QUIET_SECONDS - 1, QUIET_SECONDS, QUIET_SECONDS + 1):
@@ -342,12 +327,12 @@ def flown():
 def replay(flown, change):
     manifest, windows, answers = flown
     reference = drift_reference(manifest)
-    monitor = monitor_of(reference)
+    ring = np.zeros(BLOCKS * block_size(reference))
     asked = Asked(change(windows.readings.copy()), windows.lengths, windows.last_cycle)
     rules = WindowRules.of(manifest, max_window_cycles=1000)
     replayed = Answers(asked, Outputs(**answers), manifest, rules)
-    monitor.count(replayed.bare(), windows.unit.tolist())
-    return monitor.read()
+    DriftCounts(ring, reference).count(replayed.bare(), windows.unit.tolist())
+    return drift_of(ring, reference)
 
 
 def test_a_simulated_fleet_of_a_shipped_bundle_does_not_drift(flown):

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from prometheus_client import Histogram as PlainHistogram
 from structlog.testing import capture_logs
 
 from service.core.ports import BatchReport
@@ -95,13 +94,6 @@ def test_every_provider_of_a_model_is_named_in_its_order(registry):
     assert sample.labels["providers"] == "First>Second>Last"
 
 
-def test_the_queues_of_all_models_add_up(metrics, registry):
-    metrics.watch_pending(lambda: 3)
-    metrics.watch_pending(lambda: 4)
-
-    assert registry.get_sample_value("rul_pending_windows") == 7
-
-
 def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, registry, runtime):
     metrics.models["fake"].ran(BatchReport(2, [0.001]))
     metrics.models["fake"].ran(batch_of(*[(5.0, 4)] * 3, manifest=runtime.manifest, is_probe=True))
@@ -109,26 +101,6 @@ def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, reg
     assert registry.get_sample_value("rul_batch_windows_sum") == 3
     assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "queue"}) == 2
     assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 0
-
-
-@given(
-    st.lists(st.floats(-1e6, 1e6) | st.sampled_from([0.0, 0.5, 1.0, 2.0]), max_size=50), st.integers(0, 50)
-)
-def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
-    registry, buckets = CollectorRegistry(), (0.0, 0.5, 1.0, 2.0, 100.0)
-    plain = PlainHistogram("plain", "help", buckets=buckets, registry=registry)
-    ours = Shared(registry).histogram("ours", "help", Buckets(buckets, "for the test")).labels()
-
-    for value in values:
-        plain.observe(value)
-    ours.observe_array(np.array(values[:cut]))
-    for value in values[cut:]:
-        ours.observe(value)
-
-    for le in ("0.0", "0.5", "1.0", "2.0", "100.0", "+Inf"):
-        expected = registry.get_sample_value("plain_bucket", {"le": le})
-        assert registry.get_sample_value("ours_bucket", {"le": le}) == expected
-    assert registry.get_sample_value("ours_count") == len(values)
 
 
 ONE: Final = Buckets((1,), "for the test")
@@ -148,7 +120,7 @@ async def publishing(metrics, monkeypatch, *, pause_seconds=0.0):
 async def test_what_waits_is_published_though_nobody_scrapes(monkeypatch, metrics, runtime):
     metrics.models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
     published = asyncio.Event()
-    metrics.watch_pending(lambda: published.set() or 0)  # asked each time that it publishes
+    metrics.pending = lambda: published.set() or 0  # asked each time that it publishes
 
     async with publishing(metrics, monkeypatch):
         await published.wait()
@@ -160,7 +132,7 @@ async def test_batches_that_come_while_others_are_counted_wait_for_the_next_roun
     monkeypatch, metrics, runtime
 ):
     model, published = metrics.models["fake"], asyncio.Event()
-    metrics.watch_pending(lambda: published.set() or 0)  # asked at the end of a round
+    metrics.pending = lambda: published.set() or 0  # asked at the end of a round
     model.ran(batch_of((5.0, 4), manifest=runtime.manifest))
     count = model.count
 
@@ -201,7 +173,7 @@ async def test_what_cannot_be_counted_is_logged_and_ends_nothing(monkeypatch, me
         asked.release()
         raise ValueError("broken")
 
-    metrics.watch_pending(broken)
+    metrics.pending = broken
 
     with capture_logs() as lines:
         async with publishing(metrics, monkeypatch):

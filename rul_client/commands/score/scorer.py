@@ -36,7 +36,7 @@ from service.core.queries import ModelName
 from service.core.rules import WindowRules
 from service.core.runtime import stacked
 from service.core.window import check
-from service.drift.counts import BLOCKS, DriftCounts, block_size
+from service.drift.counts import DriftCounts, block_size
 from service.drift.monitor import Drift, drift_of
 from service.settings import Settings
 
@@ -69,18 +69,15 @@ class Scorer:
         self.batch_windows: Final = max(settings.max_batch_windows, BATCH_WINDOWS)
         self._graph: Final = runtime.run
         self._reference: Final = runtime.drift_reference
-        self._block: Final = block_size(runtime.drift_reference)
 
     def drift_counts(self) -> tuple[DriftCounts, Any]:
-        """Return counts that never forget, and their first block, which takes them all."""
-        storage = np.zeros(BLOCKS * self._block)
-        return DriftCounts(storage, self._reference, windows=ENDLESS), storage[: self._block]
+        """Return counts that never forget, and the block that takes them all."""
+        block = np.zeros(block_size(self._reference))
+        return DriftCounts(block, self._reference, windows=ENDLESS), block
 
     def drift_of(self, block: list[float]) -> Drift:
         """Compare counts with the bundle's reference."""
-        storage = np.zeros(BLOCKS * self._block)
-        storage[: self._block] = block
-        return drift_of(storage, self._reference)
+        return drift_of(np.array(block), self._reference)
 
     def answers(
         self, windows: UnitWindows, refuse: Callable[[int, str | None, str], None]
