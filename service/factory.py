@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from service import logs
 from service.core.lifecycle import Lifecycle
@@ -19,9 +19,13 @@ from service.metrics.board import Slots
 from service.metrics.metrics import Metrics
 from service.models import Joints
 from service.settings import Settings, parts
-from service.store.async_store import AsyncStore, open_store
+from service.store.async_store import AsyncStore
+from service.store.rows import ModelVersion
 from service.store.url import SQLITE, store_url
 from service.units import UnitWindows
+
+if TYPE_CHECKING:
+    from service.store.store import Store
 
 BATCHES_IN_WORK: Final = 2
 """Batches in work for the event loop and for each thread: one runs while the next one is decoded."""
@@ -84,19 +88,24 @@ def tracer_of(settings: Settings) -> Tracer | None:
 
 def store_of(settings: Settings, metrics: Metrics, progress: Slots, flush_seconds: float) -> AsyncStore:
     """Make the store of predictions, which knows no model yet."""
-    url = store_url(settings.store_url.get_secret_value()) if settings.store else None
+    url = store_url(settings.store_url.get_secret_value()) if settings.store else ""
+
+    def connect(versions: Sequence[ModelVersion]) -> Store:
+        from service.store.store import Store  # noqa: PLC0415 SQLAlchemy, loaded by the thread that opens it
+
+        return Store.open(url, versions, readings_per_unit=settings.store_readings_per_unit)
+
     store = AsyncStore(
-        url,
+        connect if url else None,
         [],
         most_rows=settings.store_queue_rows,
-        progress=progress if url is not None and url.startswith(SQLITE) else None,
+        progress=progress if url.startswith(SQLITE) else None,
         explanations=settings.store_explanations,
         retention_days=settings.store_retention_days,
         timeout_seconds=settings.request_timeout_seconds,
         observer=metrics.store,
         log=logs.logger(),
         flush_seconds=flush_seconds,
-        connect=partial(open_store, readings_per_unit=settings.store_readings_per_unit),
     )
     recorder = store.recorder
     if recorder is not None:

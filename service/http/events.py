@@ -145,9 +145,11 @@ class EventsHttp:
 
     async def _changed(self, tenant: str, since: float) -> list[FleetRow]:
         chosen = FleetFilter([*self._desk.predictor.models], tenant, changed_since=since)
-        rows = page = await self._desk.store.fleet(chosen, limit=PAGE_UNITS)
+        ask = self._desk.store.ask
+        rows = page = await ask(lambda store: store.fleet(chosen, limit=PAGE_UNITS))
         while len(page) == PAGE_UNITS:
-            page = await self._desk.store.fleet(chosen, limit=PAGE_UNITS, after=place_of(page[-1]))
+            after = place_of(page[-1])
+            page = await ask(lambda store, after=after: store.fleet(chosen, limit=PAGE_UNITS, after=after))
             rows = rows + page
         return rows
 

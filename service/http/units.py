@@ -149,11 +149,11 @@ async def _fleet(call: Call) -> Reply:
         raise wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
     chosen = FleetFilter(models, call.exchange.caller.tenant, state, _text(query, "q"), _since(query))
     after = _place(query["after"]) if "after" in query else None
-    rows = await call.desk.store.fleet(chosen, limit=limit + 1, after=after)
+    rows = await call.desk.store.ask(lambda store: store.fleet(chosen, limit=limit + 1, after=after))
     following = _token(rows[limit - 1]) if len(rows) > limit else None
     body = FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following)
     if after is None:
-        body.summary = bodies.SummaryBody(*await call.desk.store.summary(chosen))
+        body.summary = bodies.SummaryBody(*await call.desk.store.ask(lambda store: store.summary(chosen)))
     return json_reply(body)
 
 

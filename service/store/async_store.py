@@ -30,18 +30,13 @@ from service.store.ingest import Ingest
 from service.store.judgement import Outcome, OutcomeResult, Receipt, VersionJudgement
 from service.store.recorder import FLUSH_SECONDS, Recorder
 from service.store.rows import (
-    READINGS_PER_UNIT,
     Append,
     Appended,
     DeletedRows,
-    FleetFilter,
-    FleetRow,
     History,
     ModelVersion,
-    Place,
     StoreObserver,
     Stretch,
-    Summary,
     UnitKey,
 )
 
@@ -65,22 +60,13 @@ LOOK_SECONDS: Final = 0.02
 T = TypeVar("T")
 
 
-def open_store(
-    url: str, versions: Sequence[ModelVersion], *, readings_per_unit: int = READINGS_PER_UNIT
-) -> Store:
-    """Open the database; loads SQLAlchemy."""
-    from service.store.store import Store  # noqa: PLC0415 loaded by the thread that opens it
-
-    return Store.open(url, versions, readings_per_unit=readings_per_unit)
-
-
 class AsyncStore:
     """The recorder of predictions, and questions on what it wrote.
 
     Questions raise NoStore, StoreUnavailable, Overloaded or DeadlineExceeded if the store cannot answer.
 
     Args:
-        url: Address of the database; None: the service stores nothing.
+        connect: Opens the database for these versions, on the writing thread; None: nothing is stored.
         versions: The loaded models, more by `add_model`; the observer counts only their predictions.
         most_rows: Most predictions that wait to be written.
         progress: Rows that each worker of this machine has offered, and settled of those: written or dropped.
@@ -88,12 +74,11 @@ class AsyncStore:
         explanations: Whether a stored prediction says what it rested on.
         retention_days: Age at which predictions, units, outcomes and readings are deleted.
         timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
-        connect: Opens the database, on the writing thread.
     """
 
     def __init__(
         self,
-        url: str | None,
+        connect: Callable[[Sequence[ModelVersion]], Store] | None,
         versions: Sequence[ModelVersion],
         *,
         most_rows: int,
@@ -104,7 +89,6 @@ class AsyncStore:
         observer: StoreObserver,
         log: FilteringBoundLogger,
         flush_seconds: float = FLUSH_SECONDS,
-        connect: Callable[[str, Sequence[ModelVersion]], Store] = open_store,
     ) -> None:
         self._timeout_seconds: Final = timeout_seconds
         self._observer: Final = observer
@@ -118,9 +102,9 @@ class AsyncStore:
         self._asking = 0
         self.recorder: Final = (
             None
-            if url is None
+            if connect is None
             else Recorder(
-                lambda: connect(url, self._versions),
+                lambda: connect(self._versions),
                 most_rows=most_rows,
                 explanations=explanations,
                 observer=observer,
@@ -158,13 +142,27 @@ class AsyncStore:
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close, seconds)
 
-    async def fleet(self, chosen: FleetFilter, *, limit: int, after: Place | None = None) -> list[FleetRow]:
-        """List units by urgency; see `Store.fleet`."""
-        return await self._ask(lambda store: store.fleet(chosen, limit=limit, after=after))
+    async def ask(self, question: Callable[[Store], T]) -> T:
+        """Ask what was stored until now, on a thread."""
+        recorder = self._check_on()
+        if self._asking >= MOST_QUESTIONS:
+            raise Overloaded(f"{self._asking} queries wait for the store, its maximum; try again later")
 
-    async def summary(self, chosen: FleetFilter) -> Summary:
-        """Count units; see `Store.summary`."""
-        return await self._ask(lambda store: store.summary(chosen))
+        def ask() -> T:
+            # An answer of this process is visible to the next question.
+            store = recorder.flush(PATIENCE_SECONDS)
+            if store is None:
+                raise StoreUnavailable(recorder.trouble)
+            return question(store)
+
+        self._asking += 1
+        try:
+            answer = asyncio.get_running_loop().run_in_executor(self._executor, ask)
+            return await asyncio.wait_for(answer, self._timeout_seconds)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the store did not answer within {self._timeout_seconds:g} s") from None
+        finally:
+            self._asking -= 1
 
     async def history(
         self,
@@ -199,7 +197,7 @@ class AsyncStore:
             UnknownUnit: nothing is stored of it.
         """
         await self._catch_up(self._offered())
-        deleted = await self._ask(lambda store: store.delete(key))
+        deleted = await self.ask(lambda store: store.delete(key))
         if deleted is None:
             raise _unknown(key)
         return deleted
@@ -212,7 +210,7 @@ class AsyncStore:
             UnitConflict: another unit has the name.
         """
         await self._catch_up(self._offered())
-        done = await self._ask(lambda store: store.rename(key, to))
+        done = await self.ask(lambda store: store.rename(key, to))
         if done is None:
             raise _unknown(key)
         if not done:
@@ -233,7 +231,7 @@ class AsyncStore:
             UnknownUnit: there is none, or none of this cycle.
         """
         last = LARGEST_CYCLE if until is None else until
-        found = await self._ask(lambda store: store.readings.newest(key, columns, most=most, until=last))
+        found = await self.ask(lambda store: store.readings.newest(key, columns, most=most, until=last))
         if not found.cycles or until not in {None, found.cycles[-1]}:
             raise _unknown(key, "reading" if until is None else f"reading of cycle {until}")
         return found
@@ -273,11 +271,11 @@ class AsyncStore:
     async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:
         """Ask again when other workers have written what they had: the unit may be in it."""
         offered = self._offered()
-        found = await self._ask(question)
+        found = await self.ask(question)
         if found is not None or not self._unwritten(offered):
             return found
         await self._catch_up(offered)
-        return await self._ask(question)
+        return await self.ask(question)
 
     def _offered(self) -> FloatArray | None:
         """Count the rows that each worker has offered."""
@@ -309,27 +307,6 @@ class AsyncStore:
         if store is None:
             raise StoreUnavailable(recorder.trouble)
         return store.readings
-
-    async def _ask(self, question: Callable[[Store], T]) -> T:
-        recorder = self._check_on()
-        if self._asking >= MOST_QUESTIONS:
-            raise Overloaded(f"{self._asking} queries wait for the store, its maximum; try again later")
-
-        def ask() -> T:
-            # An answer of this process is visible to the next question.
-            store = recorder.flush(PATIENCE_SECONDS)
-            if store is None:
-                raise StoreUnavailable(recorder.trouble)
-            return question(store)
-
-        self._asking += 1
-        try:
-            answer = asyncio.get_running_loop().run_in_executor(self._executor, ask)
-            return await asyncio.wait_for(answer, self._timeout_seconds)
-        except TimeoutError:
-            raise DeadlineExceeded(f"the store did not answer within {self._timeout_seconds:g} s") from None
-        finally:
-            self._asking -= 1
 
 
 def _unknown(key: UnitKey, what: str = KNOWN) -> UnknownUnit:

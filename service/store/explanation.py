@@ -29,13 +29,9 @@ class Explanation(msgspec.Struct, frozen=True):
     trust: Trust | UnsetType = UNSET
 
 
-class Brief(NamedTuple):
-    """The cycles and sensors that an answer rests on most, the most first."""
-
-    places: list[int]  # Most evident cycles, by their places in the window
-    shares: list[float]  # Their shares of the evidence
-    sensors: list[int]  # Sensors that weigh most, by their places among the columns
-    cycles: list[float]  # Signed cycles of RUL of each
+Brief = tuple[list[int], list[float], list[int], list[float]]
+"""What an answer rests on, the most first: places of cycles in the window and their shares of the evidence;
+places of sensors among the columns and their signed cycles of RUL."""
 
 
 class Grounds(NamedTuple):

@@ -97,7 +97,7 @@ class Recorder:
         self._waiting: Final[dict[tuple[str, str, str, int, str], Offered]] = {}
         self._wake: Final = threading.Event()
         self._flushed: Final = threading.Condition()
-        self._rounds = 0
+        self._tried = False
         self._closing = False
         self._gives_up_at = 0.0
         self._failures = 0
@@ -135,8 +135,8 @@ class Recorder:
                     )
                 )  # fmt: skip
         if self.pending_rows + len(rows) <= self._most:
-            self._progress[0] += len(rows)
             self._offered.extend(rows)
+            self._progress[0] += len(rows)  # last: a round that counts these rows as settled has taken them
         else:
             self._observer.dropped(Drop.FULL, len(rows))
 
@@ -172,21 +172,19 @@ class Recorder:
 
         None while the store does not answer; the first call waits for the first try to open it.
         """
+        offered = self._progress[0]
         with self._flushed:
-            # The current round may have begun before the last offer.
-            wanted = self._rounds + 2
             if self._store is not None:
                 self._wake.set()
             self._flushed.wait_for(
-                lambda: self._rounds and (not self.pending_rows or not self._store or self._rounds >= wanted),
-                seconds,
+                lambda: self._tried and (self._store is None or self._progress[1] >= offered), seconds
             )
             return self._store
 
     def opened(self, seconds: float) -> Store | None:
         """Return the open store; None while it does not answer. Waits for the first try to open it alone."""
         with self._flushed:
-            self._flushed.wait_for(lambda: self._rounds, seconds)
+            self._flushed.wait_for(lambda: self._tried, seconds)
             return self._store
 
     def close(self, seconds: float) -> None:
@@ -241,7 +239,7 @@ class Recorder:
                 self._log.info("store recovered", failures=self._failures)
             self._failures = 0
         with self._flushed:
-            self._rounds += 1
+            self._tried = True
             self._flushed.notify_all()
 
     def _collect(self) -> None:
@@ -299,4 +297,4 @@ def briefs_of(answers: Answers) -> list[Brief]:
         values.astype(np.float64).round(DECIMALS).tolist()
         for values in (evidence[rows, places], of_columns[rows, columns])
     )
-    return [*map(Brief, places.tolist(), shares, columns.tolist(), cycles)]
+    return [*zip(places.tolist(), shares, columns.tolist(), cycles, strict=True)]

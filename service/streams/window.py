@@ -101,7 +101,7 @@ class StreamWindow:
         at_least = min(self.cycles, self._most - 1) if math.isnan(self.last_cycle) else 0
         if number < at_least:
             detail = f"expected at least {at_least} after {self.cycles} readings, got {number:g}"
-            raise _invalid(f"{AT}/cycle", "bad_cycle", detail)
+            raise refusal([Problem(f"{AT}/cycle", "bad_cycle", detail)])
         return number
 
 
@@ -116,7 +116,7 @@ def reading_values(
         InvalidWindow: with every problem that was found.
     """
     if values and columns:
-        raise _invalid(at, "wrong_columns", "expected values or columns, got both")
+        raise refusal([Problem(at, "wrong_columns", "expected values or columns, got both")])
     given: Sequence[float | None] = values
     if columns:
         unknown = sorted(columns.keys() - rules.known)[: MAX_PROBLEMS + 1]
@@ -128,7 +128,7 @@ def reading_values(
         given = [columns.get(name, math.nan) for name in rules.names]
     elif len(values) != len(rules.names):
         wanted = f"expected {len(rules.names)} values ({', '.join(rules.names)}), got {len(values)}"
-        raise _invalid(f"{at}/values", "wrong_columns", wanted)
+        raise refusal([Problem(f"{at}/values", "wrong_columns", wanted)])
     with np.errstate(over="ignore"):
         read = np.array(given, np.float64).astype(np.float32)
     problems: list[Problem] = []
@@ -159,7 +159,3 @@ def _whole(cycle: float, pointer: str) -> float:
     if problem is not None:
         raise refusal([problem])
     return float(cycle)
-
-
-def _invalid(pointer: str, code: str, detail: str) -> InvalidWindow:
-    return refusal([Problem(pointer, code, detail)])

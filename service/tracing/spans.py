@@ -42,6 +42,8 @@ SET_NANOSECONDS: Final = 100_000_000
 
 Attributes = dict[str, AttributeValue]
 
+_current: Final[ContextVar[RequestSpan | None]] = ContextVar("request_span", default=None)
+
 
 class SpanTracer:
     """Begins traces: a `service.core.ports.Tracer`. Finished spans go to the provider's processors."""
@@ -51,7 +53,6 @@ class SpanTracer:
         self._tracer: Final = provider.get_tracer("rulserve")
         self._set_zero = time_ns() - perf_counter_ns()
         self._propagator: Final = TraceContextTextMapPropagator()
-        self._current: Final[ContextVar[RequestSpan | None]] = ContextVar("request_span", default=None)
 
     def request(
         self, transport: Transport, route: Route, carrier: Mapping[str, Any] | None
@@ -61,18 +62,18 @@ class SpanTracer:
             return None
         context, kind, is_http = Context(), SpanKind.SERVER, transport is Transport.HTTP
         if carrier is None:
-            above, kind = self._current.get(), SpanKind.INTERNAL
+            above, kind = _current.get(), SpanKind.INTERNAL
             context = context if above is None else above.context
         else:
             context = self._propagator.extract(_headers(carrier) if is_http else carrier, context)
         name, attributes = _http(route, carrier or {}) if is_http else _grpc(route)
         zero = self._zero()
         span = self._tracer.start_span(name, context, kind, attributes, start_time=zero + perf_counter_ns())
-        return RequestSpan(self._tracer, self._current, span, zero=zero, is_http=is_http)
+        return RequestSpan(self._tracer, span, zero, is_http)
 
     def submitted(self) -> SubmittedWindows | None:
         """Note that the current request gives windows to the batcher."""
-        request = self._current.get()
+        request = _current.get()
         return None if request is None or not request.is_recording else SubmittedWindows(request)
 
     def batch(
@@ -111,35 +112,26 @@ class SpanTracer:
         self._provider.shutdown()
 
 
+@dataclass(slots=True, eq=False)
 class RequestSpan:
     """The span of a request, and its children.
 
     Children are made when they end, from the seconds that the metrics count: spans and histograms agree, and
-    nothing is measured twice.
+    nothing is measured twice. `zero` is the time of day, in nanoseconds, at which `perf_counter` was 0.
     """
 
-    __slots__ = (
-        "_current", "_is_http", "_tokens", "_tracer", "_zero", "context", "is_recording", "span",
-    )  # fmt: skip
+    tracer: OtelTracer
+    span: Span
+    zero: int
+    is_http: bool
+    context: Context = field(init=False)
+    is_recording: bool = field(init=False)
+    tokens: tuple[Token[RequestSpan | None], Token[Mapping[str, str] | None]] | None = None
 
-    def __init__(
-        self,
-        tracer: OtelTracer,
-        current: ContextVar[RequestSpan | None],
-        span: Span,
-        *,
-        zero: int,
-        is_http: bool,
-    ) -> None:
-        """`zero` is the time of day, in nanoseconds, at which `perf_counter` was 0."""
-        self._tracer = tracer
-        self._current = current
-        self._zero = zero
-        self._is_http = is_http
-        self._tokens: tuple[Token[RequestSpan | None], Token[Mapping[str, str] | None]] | None = None
-        self.span = span
-        self.context = set_span_in_context(span, Context())
-        self.is_recording = span.is_recording()
+    def __post_init__(self) -> None:
+        """Prepare the context of children."""
+        self.context = set_span_in_context(self.span, Context())
+        self.is_recording = self.span.is_recording()
 
     def begin(self, request_id: str) -> None:
         """Make this request the current one, and name its trace in its log lines."""
@@ -151,7 +143,7 @@ class RequestSpan:
             "span_id": f"{own.span_id:016x}",
             "trace_flags": f"{own.trace_flags:02x}",
         }
-        self._tokens = self._current.set(self), logs.trace_fields.set(fields)
+        self.tokens = _current.set(self), logs.trace_fields.set(fields)
 
     def stage(self, stage: Stage, start: float, end: float) -> None:
         """Record a stage of the request, in seconds of `perf_counter`."""
@@ -160,25 +152,25 @@ class RequestSpan:
 
     def end(self, *, code: str, error: BaseException | None, windows: int) -> None:
         """Record that the request has ended with this code label."""
-        if self._tokens is not None:
-            self._current.reset(self._tokens[0])
-            logs.trace_fields.reset(self._tokens[1])
+        if self.tokens is not None:
+            _current.reset(self.tokens[0])
+            logs.trace_fields.reset(self.tokens[1])
         if self.is_recording:
             attributes: Attributes = {"rul.windows": windows}
-            if self._is_http:
+            if self.is_http:
                 attributes["http.response.status_code"] = int(code)
             else:
                 attributes["rpc.response.status_code"] = code
             if error is not None:
                 attributes["error.type"] = type(error).__name__
             self.span.set_attributes(attributes)
-            if int(code) >= 500 if self._is_http else code in SERVERS_FAULT:
+            if int(code) >= 500 if self.is_http else code in SERVERS_FAULT:
                 self.span.set_status(Status(StatusCode.ERROR))
         self.span.end(self.at(perf_counter()))
 
     def at(self, seconds: float) -> int:
         """Return the time of day, in nanoseconds, of a time of `perf_counter`."""
-        return self._zero + int(seconds * 1e9)
+        return self.zero + int(seconds * 1e9)
 
     def child(
         self,
@@ -190,7 +182,7 @@ class RequestSpan:
         error: BaseException | None = None,
     ) -> None:
         """Record a part of the request; times of day in nanoseconds."""
-        span = self._tracer.start_span(name, self.context, links=links, start_time=start)
+        span = self.tracer.start_span(name, self.context, links=links, start_time=start)
         _fail(span, error)
         span.end(max(start, end))
 

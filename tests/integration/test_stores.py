@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import time
 
 import httpx
@@ -25,7 +26,7 @@ from service.metrics.instruments import Shared
 from service.metrics.store import StoreMetrics
 from service.store.async_store import AsyncStore
 from service.store.database import Database, create_tables, engine_of, migrate, revision
-from service.store.explanation import Brief, Grounds, explanation_text
+from service.store.explanation import Grounds, explanation_text
 from service.store.judgement import Outcome, OutcomeKind
 from service.store.rows import ModelVersion, RowsRefused, UnitKey
 from service.store.schema import HEAD, METADATA, PREDICTIONS
@@ -83,8 +84,8 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     observer = StoreMetrics(shared)
     shared.add_model("fd001")
     store = AsyncStore(
-        url, [VERSION], most_rows=PREDICTED, retention_days=10**5, timeout_seconds=PATIENCE,
-        flush_seconds=0.01, observer=observer, log=structlog.get_logger(),
+        partial(Store.open, url), [VERSION], most_rows=PREDICTED, retention_days=10**5,
+        timeout_seconds=PATIENCE, flush_seconds=0.01, observer=observer, log=structlog.get_logger(),
     )  # fmt: skip
     store.start()
     rows = [
@@ -193,14 +194,22 @@ def kept(store: Store) -> list[tuple]:
         return [tuple(found) for found in connection.execute(select(*columns).order_by(*columns))]
 
 
-def test_workers_that_start_together_find_one_set_of_tables(url):
+@pytest.mark.parametrize("found", [None, "0001"])
+def test_workers_that_start_together_find_one_set_of_tables_at_this_revision(url, found):
+    if found is not None:
+        old = Database(engine_of(url))
+        with old.writing() as connection:
+            migrate(connection, to=found)
+        old.close()
+
     with ThreadPoolExecutor(4) as pool:
         stores = list(pool.map(lambda _: Store.open(url, [VERSION]), range(4)))
 
     for i, store in enumerate(stores):
         store.write([row(f"unit {i}")])
-
     assert [found[0] for found in kept(stores[0])] == ["unit 0", "unit 1", "unit 2", "unit 3"]
+    with stores[0].reading() as connection:
+        assert revision(connection) == HEAD
     for store in stores:
         store.close()
 
@@ -223,7 +232,7 @@ def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(store):
 
 
 def test_an_explanation_stays_exactly_as_it_was(store):
-    text = explanation_text(Grounds(Brief([3], [0.5], [0], [-7.25]), 10, ('ü"\\',), UNSET))
+    text = explanation_text(Grounds(([3], [0.5], [0], [-7.25]), 10, ('ü"\\',), UNSET))
 
     store.write([row(cycle=10), row(cycle=11, why=text)])
 
@@ -324,21 +333,6 @@ def test_after_the_migration_two_tenants_may_have_units_of_one_name(url):
         tenants = connection.execute(text("SELECT tenant FROM units ORDER BY 1")).scalars().all()
         assert tenants == ["", "plant-a"]
     database.close()
-
-
-def test_workers_that_start_together_migrate_an_old_database_once(url):
-    old = Database(engine_of(url))
-    with old.writing() as connection:
-        migrate(connection, to="0001")
-    old.close()
-
-    with ThreadPoolExecutor(4) as pool:
-        stores = list(pool.map(lambda _: Store.open(url, [VERSION]), range(4)))
-
-    with stores[0].reading() as connection:
-        assert revision(connection) == HEAD
-    for store in stores:
-        store.close()
 
 
 def test_created_tables_are_those_of_the_migrations(url):

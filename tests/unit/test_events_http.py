@@ -40,7 +40,10 @@ class FakeStore:
         }  # fmt: skip
         self.rows = [old for old in self.rows if (old["unit"], old["tenant"]) != (unit, tenant)] + [row]
 
-    async def fleet(self, chosen, *, limit, after=None):
+    async def ask(self, question):
+        return question(self)
+
+    def fleet(self, chosen, *, limit, after=None):
         if self.error is not None:
             self.failures += 1
             raise self.error

@@ -49,28 +49,27 @@ def test_a_lower_level_is_left_out(stream):
     assert stream.getvalue() == ""
 
 
-def test_the_console_format_is_for_people(stream):
-    logs.configure(log_format=LogFormat.CONSOLE, stream=stream)
-
-    logs.logger().info("ready", model="fd001")
-
-    assert not stream.getvalue().startswith("{")
-    assert "ready" in stream.getvalue()
-
-
 class Terminal(io.StringIO):
     def isatty(self):
         return True
 
 
-@pytest.mark.parametrize(("kind", "is_json"), [(Terminal, False), (io.StringIO, True)])
+@pytest.mark.parametrize(
+    ("kind", "chosen", "is_json"),
+    [
+        (Terminal, LogFormat.AUTO, False),
+        (io.StringIO, LogFormat.AUTO, True),
+        (io.StringIO, LogFormat.CONSOLE, False),
+    ],
+)
 @pytest.mark.usefixtures("stream")
-def test_by_itself_the_log_is_text_on_a_terminal_and_json_elsewhere(kind, is_json):
+def test_the_log_is_text_on_a_terminal_or_where_that_is_chosen_and_json_elsewhere(kind, chosen, is_json):
     out = kind()
-    logs.configure(stream=out)
+    logs.configure(log_format=chosen, stream=out)
 
     logs.logger().info("model ready")
 
+    assert "model ready" in out.getvalue()
     assert out.getvalue().startswith("{") is is_json
 
 

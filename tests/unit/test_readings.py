@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.domain import LARGEST_CYCLE
-from service.errors import CycleConflict, InvalidRequest
-from service.store.judgement import Outcome, OutcomeKind
+from service.errors import CycleConflict
 from service.store.readings import Readings
 from service.store.rows import Append, Given, ModelVersion, UnitKey
 from service.store.store import Store
@@ -74,18 +72,6 @@ def test_order_repeats_groups_and_restarts_change_neither_rows_nor_windows(tmp_p
     store.close()
 
 
-def test_another_reading_of_a_cycle_is_a_conflict_that_shows_both_and_stores_nothing(store):
-    append(store, request(1, 2))
-
-    (error,) = append(store, request(3, 2, values=[value(3), (2.5, 102.0)]))
-
-    assert isinstance(error, CycleConflict)
-    (problem,) = error.problems
-    assert problem.pointer == "/1/setting_1"
-    assert problem.detail == "cycle 2 has setting_1 = 2.0, got 2.5"
-    assert_readings(stored(store), [1, 2])
-
-
 def test_a_missing_value_conflicts_with_a_stored_one(store):
     append(store, request(1))
 
@@ -122,16 +108,6 @@ def test_readings_without_a_number_follow_the_last_one(store):
     assert new.newest.cycles == [1, 2]
     assert old.newest.cycles == [1, 2, 3]
     assert mixed.newest.cycles == [3, 9, 10, 11]
-
-
-def test_no_cycle_follows_the_largest(store):
-    append(store, request(LARGEST_CYCLE))
-
-    (error,) = append(store, request(None))
-
-    assert isinstance(error, InvalidRequest)
-    assert [(problem.pointer, problem.code) for problem in error.problems] == [("/0/None", "bad_cycle")]
-    assert stored(store).cycles == [LARGEST_CYCLE]
 
 
 def test_readings_of_a_model_with_other_columns_are_read_by_name(store):
@@ -184,23 +160,3 @@ def test_old_readings_are_deleted_in_parts(store, monkeypatch):
     store.purge(2000.0)
 
     assert stored(store).cycles == [6]
-
-
-def test_a_unit_without_readings_or_predictions_takes_no_outcome(store):
-    append(store, request(1, unit="8"))
-
-    assert (
-        store.take_outcome(Outcome("fake", "7", OutcomeKind.FAILED, 2, None, 2000.0), replace=False) is None
-    )
-
-
-def test_a_unit_is_renamed_with_its_readings_unless_another_has_the_name(store):
-    append(store, request(1, 2), request(1, unit="8"))
-
-    assert store.rename(KEY, "8") is False
-    assert store.rename(KEY, "9") is True
-    assert store.rename(KEY._replace(unit="9"), "9") is True
-    assert store.rename(KEY, "9") is False
-    assert store.rename(KEY._replace(unit="unknown"), "10") is None
-    assert_readings(stored(store, unit="9"), [1, 2])
-    assert stored(store).cycles == []

@@ -214,8 +214,8 @@ class LateStore:
 def started(store, **options):
     """The asynchronous side of this store."""
     made = AsyncStore(
-        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
-        log=logs.logger(), connect=lambda _url, _versions: store, **{"flush_seconds": 0, **options},
+        lambda _versions: store, [], most_rows=1, retention_days=1, timeout_seconds=20, log=logs.logger(),
+        observer=FakeKeepingObserver(), **{"flush_seconds": 0, **options},
     )  # fmt: skip
     made.start()
     return made
