@@ -120,8 +120,8 @@ class Joints:
 
     def retire(self, name: str) -> None:
         """Show no metrics of a model and count no outcomes of it."""
+        self.store.remove_model(name)  # first: what it counts has a metric
         self.metrics.remove_model(name)
-        self.store.remove_model(name)
 
     def _batcher(self, runtime: Runtime, observer: BatchObserver, *, on_loop: bool = True) -> MicroBatcher:
         settings, on_cpu = self.settings, runtime.provider == CPU
