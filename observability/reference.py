@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
-from service.metrics.buckets import ALL
+from service.metrics import buckets
 from service.metrics.metrics import Metrics
 from service.settings import ProviderChoice
 
@@ -120,7 +120,8 @@ def _labels(family: Metric) -> Mapping[str, list[str]]:
 
 def _buckets(family: Metric) -> Iterator[str]:
     ends = list(dict.fromkeys(sample.labels["le"] for sample in family.samples if "le" in sample.labels))
-    reasons = {tuple(map(floatToGoString, buckets.bounds)): buckets.reason for buckets in ALL}
+    known = [each for each in vars(buckets).values() if isinstance(each, buckets.Buckets)]
+    reasons = {tuple(map(floatToGoString, each.bounds)): each.reason for each in known}
     yield f"- buckets up to {', '.join(ends[:-1])}"
     yield f"- why these: {reasons[tuple(ends[:-1])]}"
 

@@ -238,7 +238,7 @@ def build(
     spec = worker or WorkerSpec()
     loaded = _loaded(settings, spec) if runtimes is None else []
     board = Board(spec.board, worker=spec.index, workers=spec.count)
-    metrics = Metrics(CollectorRegistry(), [], board)
+    metrics = Metrics(CollectorRegistry(auto_describe=True), [], board)  # names that collide are refused
     joints = Joints(
         settings=settings,
         executor=ThreadPoolExecutor(settings.threads(), "inference"),

@@ -55,6 +55,3 @@ ERROR_CYCLES: Final = Buckets(
     (1, 2, 3, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300),
     "A good bundle errs by ten cycles; beyond its cap of some hundred an error cannot grow.",
 )
-ALL: Final = (
-    SECONDS, STAGE_SECONDS, WINDOWS, TWENTIETHS, CYCLES, LAGS, NOVELTY, FRACTIONS, ERROR_CYCLES,
-)  # fmt: skip

@@ -109,8 +109,6 @@ class DriftCollector(Collector):
             families["regime_unseen_ratio"].add_metric([name], drift.unseen)
         yield from families.values()
 
-    describe = collect  # when it is registered, there is no model
-
 
 _FAMILIES: Final = {
     "column_drift_psi": (

@@ -97,15 +97,7 @@ class Shared:
             instrument.publish()
 
 
-class Instrument(Collector):
-    """A family of metrics."""
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the family when it is registered: a registry finds names that collide by it."""
-        return self.collect()
-
-
-class Labelled(Instrument, Generic[C]):
+class Labelled(Collector, Generic[C]):
     """A family whose children are known by the values of their labels; each has places on the board."""
 
     def __init__(self, slots: Callable[[Key], Slots], child: Callable[[Slots], C]) -> None:
@@ -179,7 +171,7 @@ class Counter(Labelled[CounterChild]):
         yield family
 
 
-class Gauge(Instrument):
+class Gauge(Collector):
     """Shows a current value."""
 
     def __init__(

@@ -278,5 +278,3 @@ class Manifests(Collector):
                 ):
                     band.add_metric((name, reference.head, side.value), limits[-1])
         yield from (info, coverage, band)
-
-    describe = collect  # when it is registered, no model is loaded

@@ -321,20 +321,6 @@ def layout(connection: Connection) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_after_the_migration_two_tenants_may_have_units_of_one_name(url):
-    answer = "1, 10, 50, 45, 55, 'estimated', 'healthy', 1000"
-    database = Database(engine_of(url))
-    with database.writing() as connection:
-        migrate(connection, to="0002")
-        connection.execute(text(f"INSERT INTO units VALUES ('fd001', '7', {answer})"))
-        migrate(connection, to="0003")
-        connection.execute(text(f"INSERT INTO units VALUES ('fd001', '7', {answer}, 'plant-a')"))
-
-        tenants = connection.execute(text("SELECT tenant FROM units ORDER BY 1")).scalars().all()
-        assert tenants == ["", "plant-a"]
-    database.close()
-
-
 def test_created_tables_are_those_of_the_migrations(url):
     database = Database(engine_of(url))
 

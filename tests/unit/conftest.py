@@ -28,7 +28,7 @@ async def service():
 @pytest.fixture
 def registry():
     """Metrics of a test, and of no other."""
-    return CollectorRegistry()
+    return CollectorRegistry(auto_describe=True)
 
 
 @pytest.fixture
