@@ -271,14 +271,11 @@ class Processes(Collector):
         """Return one family for each number that the operating system knows, with a sample a worker."""
         families: dict[str, Metric] = {}
         for worker, pid in enumerate(self._board.pids()):
-            for found in _of_process(pid) if pid else ():
+            process = ProcessCollector(pid=partial(int, pid), registry=None)
+            for found in process.collect() if pid else ():
                 kind = CounterMetricFamily if found.type == "counter" else GaugeMetricFamily
                 made = kind(found.name, found.documentation, labels=["worker"])
                 family = families.setdefault(found.name, made)
                 for sample in found.samples:
                     family.add_sample(sample.name, {"worker": str(worker)}, sample.value)
         yield from families.values()
-
-
-def _of_process(pid: int) -> Iterator[Metric]:
-    yield from ProcessCollector(pid=lambda: pid, registry=CollectorRegistry()).collect()

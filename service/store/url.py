@@ -6,7 +6,6 @@ Imports neither SQLAlchemy nor a driver, so that start-up refuses a wrong addres
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,7 @@ class InvalidStoreUrl(RulError):
     """The address of the store is malformed or missing, or needs a driver that is not installed."""
 
 
-def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
+def store_url(given: str) -> str:
     """Translate an address for SQLAlchemy; an empty one is a file in the user's state folder.
 
     Raises:
@@ -33,7 +32,7 @@ def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
     'postgresql+psycopg://rul:secret@db/rul'
     """
     if not given:
-        return SQLITE + str(state_folder(os.environ if environ is None else environ) / "rulserve.db")
+        return SQLITE + str(_state_folder() / "rulserve.db")
     scheme, separator, rest = given.partition("://")
     if not separator or scheme not in {"sqlite", "postgres", "postgresql", "postgresql+psycopg"}:
         # The address itself may hold a password.
@@ -55,13 +54,9 @@ def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
     return POSTGRESQL + rest
 
 
-def state_folder(environ: Mapping[str, str]) -> Path:
-    """Find the folder for state, by the XDG base directory specification.
-
-    Raises:
-        InvalidStoreUrl: the user has no home folder.
-    """
-    given = environ.get("XDG_STATE_HOME", "")
+def _state_folder() -> Path:
+    """Find the folder for state, by the XDG base directory specification."""
+    given = os.environ.get("XDG_STATE_HOME", "")
     if given.startswith("/"):
         return Path(given) / "rulserve"
     try:

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from service.store.url import InvalidStoreUrl, state_folder, store_url
+from service.store.url import InvalidStoreUrl, store_url
+
+HOME = f"{Path.home()}/.local/state"
 
 
-def test_without_an_address_it_is_a_file_in_the_state_folder():
-    url = store_url("", environ={"XDG_STATE_HOME": "/var/lib"})
+@pytest.mark.parametrize(("given", "folder"), [("/var/lib", "/var/lib"), ("", HOME), ("relative/path", HOME)])
+def test_without_an_address_it_is_a_file_in_the_state_folder_which_is_an_absolute_path(
+    monkeypatch, given, folder
+):
+    monkeypatch.setenv("XDG_STATE_HOME", given)
 
-    assert url == "sqlite:////var/lib/rulserve/rulserve.db"
-
-
-@pytest.mark.parametrize("given", ["", "relative/path"])
-def test_a_state_folder_that_is_no_absolute_path_is_not_one(given):
-    assert state_folder({"XDG_STATE_HOME": given}) == Path.home() / ".local/state/rulserve"
+    assert store_url("") == f"sqlite:///{folder}/rulserve/rulserve.db"
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
@@ -59,6 +59,7 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
 
     with pytest.raises(InvalidStoreUrl, match="RUL_STORE_URL or XDG_STATE_HOME"):
-        store_url("", environ={})
+        store_url("")
