@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,7 @@ from service.metrics.metrics import Metrics
 from service.models import Joints
 from service.settings import Settings, parts
 from service.store.async_store import AsyncStore
+from service.store.recorder import Recorder
 from service.store.rows import ModelVersion
 from service.store.url import SQLITE, store_url
 from service.units import UnitWindows
@@ -89,25 +89,31 @@ def tracer_of(settings: Settings) -> Tracer | None:
 def store_of(settings: Settings, metrics: Metrics, progress: Slots, flush_seconds: float) -> AsyncStore:
     """Make the store of predictions, which knows no model yet."""
     url = store_url(settings.store_url.get_secret_value()) if settings.store else ""
+    versions: list[ModelVersion] = []
 
-    def connect(versions: Sequence[ModelVersion]) -> Store:
+    def connect() -> Store:
         from service.store.store import Store  # noqa: PLC0415 SQLAlchemy, loaded by the thread that opens it
 
         return Store.open(url, versions, readings_per_unit=settings.store_readings_per_unit)
 
-    store = AsyncStore(
-        connect if url else None,
-        [],
-        most_rows=settings.store_queue_rows,
+    recorder = None
+    if url:
+        recorder = Recorder(
+            connect,
+            most_rows=settings.store_queue_rows,
+            explanations=settings.store_explanations,
+            observer=metrics.store,
+            log=logs.logger(),
+            progress=progress.own,
+            flush_seconds=flush_seconds,
+        )
+        metrics.store.pending = lambda: recorder.pending_rows
+    return AsyncStore(
+        recorder,
+        versions,
         progress=progress if url.startswith(SQLITE) else None,
-        explanations=settings.store_explanations,
+        lag_seconds=2 * flush_seconds,
         retention_days=settings.store_retention_days,
         timeout_seconds=settings.request_timeout_seconds,
         observer=metrics.store,
-        log=logs.logger(),
-        flush_seconds=flush_seconds,
     )
-    recorder = store.recorder
-    if recorder is not None:
-        metrics.store.pending = lambda: recorder.pending_rows
-    return store

@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from structlog.typing import FilteringBoundLogger
-
 from model.domain import LARGEST_CYCLE, FloatArray
 from service.core.ports import Slots
 from service.errors import (
@@ -28,7 +26,7 @@ from service.errors import (
 )
 from service.store.ingest import Ingest
 from service.store.judgement import Outcome, OutcomeResult, Receipt, VersionJudgement
-from service.store.recorder import FLUSH_SECONDS, Recorder
+from service.store.recorder import Recorder
 from service.store.rows import (
     Append,
     Appended,
@@ -61,59 +59,45 @@ T = TypeVar("T")
 
 
 class AsyncStore:
-    """The recorder of predictions, and questions on what it wrote.
+    """Questions on what the recorder of predictions wrote, and readings.
 
     Questions raise NoStore, StoreUnavailable, Overloaded or DeadlineExceeded if the store cannot answer.
 
     Args:
-        connect: Opens the database for these versions, on the writing thread; None: nothing is stored.
-        versions: The loaded models, more by `add_model`; the observer counts only their predictions.
-        most_rows: Most predictions that wait to be written.
+        recorder: Writes predictions, and opens the database; None: nothing is stored.
+        versions: Those to register with the database: the loaded models, more by `add_model`. The observer
+            counts only their predictions.
         progress: Rows that each worker of this machine has offered, and settled of those: written or dropped.
             None: other machines write too, of which nothing is known.
-        explanations: Whether a stored prediction says what it rested on.
+        lag_seconds: Time for another worker to write what it was offered.
         retention_days: Age at which predictions, units, outcomes and readings are deleted.
         timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
     """
 
     def __init__(
         self,
-        connect: Callable[[Sequence[ModelVersion]], Store] | None,
-        versions: Sequence[ModelVersion],
+        recorder: Recorder | None,
+        versions: list[ModelVersion],
         *,
-        most_rows: int,
         progress: Slots | None = None,
-        explanations: bool = True,
+        lag_seconds: float,
         retention_days: float,
         timeout_seconds: float,
         observer: StoreObserver,
-        log: FilteringBoundLogger,
-        flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
+        self.recorder: Final = recorder
+        if recorder is not None:
+            recorder.chore = self._chore
         self._timeout_seconds: Final = timeout_seconds
         self._observer: Final = observer
-        self._versions: Final = [*versions]
+        self._versions: Final = versions
         self._loaded: Final = {version.model: version.version for version in versions}
-        self._lag_seconds: Final = 2 * flush_seconds
+        self._lag_seconds: Final = lag_seconds
         self._progress: Final = progress
         self._retention_seconds: Final = retention_days * DAY_SECONDS
         self._purge_at = 0.0
         self._executor: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="units")
         self._asking = 0
-        self.recorder: Final = (
-            None
-            if connect is None
-            else Recorder(
-                lambda: connect(self._versions),
-                most_rows=most_rows,
-                explanations=explanations,
-                observer=observer,
-                log=log,
-                progress=None if progress is None else progress.own,
-                chore=self._chore,
-                flush_seconds=flush_seconds,
-            )
-        )
         self._ingest: Final = Ingest(self._readings, observer.ingested)
 
     def add_model(self, version: ModelVersion) -> None:

@@ -63,9 +63,9 @@ class Recorder:
         explanations: Whether a row says what its prediction rested on.
         progress: Rows that were offered and settled, [2], which other workers read; the event loop writes the
             first, the writing thread the second.
-        chore: Runs on the writing thread every minute, if the database answers.
 
     Attributes:
+        chore: Runs on the writing thread every minute, if the database answers.
         trouble: Why there is no open store, as callers may read it.
     """
 
@@ -78,7 +78,6 @@ class Recorder:
         observer: StoreObserver,
         log: FilteringBoundLogger,
         progress: FloatArray | None = None,
-        chore: Callable[[Store], None] | None = None,
         flush_seconds: float = FLUSH_SECONDS,
         back_off_seconds: tuple[float, float] = BACK_OFF_SECONDS,
     ) -> None:
@@ -90,7 +89,7 @@ class Recorder:
         self._log: Final = log
         self._progress: Final[FloatArray] = np.zeros(2) if progress is None else progress
         self._progress[1] = self._progress[0]  # what a worker before this one offered is lost
-        self._chore: Final = chore
+        self.chore: Callable[[Store], None] | None = None
         self._flush_seconds: Final = flush_seconds
         self._back_off: Final = back_off_seconds
         self._offered: Final[deque[Offered]] = deque()
@@ -227,9 +226,9 @@ class Recorder:
             rows = [*self._waiting.values()]
             for start in range(0, len(rows), BATCH_ROWS):
                 self._write(store, [_written(row) for row in rows[start : start + BATCH_ROWS]])
-            if self._chore is not None and monotonic() >= self._chore_at and not self._closing:
+            if self.chore is not None and monotonic() >= self._chore_at and not self._closing:
                 self._chore_at = monotonic() + CHORE_SECONDS
-                self._chore(store)
+                self.chore(store)
         except Exception as error:  # noqa: BLE001 the thread lives as long as the service
             self._failed(error)
         else:

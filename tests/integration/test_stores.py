@@ -28,6 +28,7 @@ from service.store.async_store import AsyncStore
 from service.store.database import Database, create_tables, engine_of, migrate, revision
 from service.store.explanation import Grounds, explanation_text
 from service.store.judgement import Outcome, OutcomeKind
+from service.store.recorder import Recorder
 from service.store.rows import ModelVersion, RowsRefused, UnitKey
 from service.store.schema import HEAD, METADATA, PREDICTIONS
 from service.store.store import Store
@@ -83,10 +84,12 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     shared = Shared(registry)
     observer = StoreMetrics(shared)
     shared.add_model("fd001")
+    recorder = Recorder(
+        partial(Store.open, url, [VERSION]), most_rows=1, observer=observer, log=structlog.get_logger()
+    )
     store = AsyncStore(
-        partial(Store.open, url), [VERSION], most_rows=PREDICTED, retention_days=10**5,
-        timeout_seconds=PATIENCE, flush_seconds=0.01, observer=observer, log=structlog.get_logger(),
-    )  # fmt: skip
+        recorder, [VERSION], lag_seconds=0, retention_days=10**5, timeout_seconds=PATIENCE, observer=observer
+    )
     store.start()
     rows = [
         ("fd001", r.unit, "", r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at,

@@ -96,9 +96,10 @@ def recorder(fake, observer):
 
 def started(fake, observer, *, most_rows=1000, chore=None, start=True, **options):
     made = Recorder(
-        fake.connect, most_rows=most_rows, observer=observer, log=structlog.get_logger(), chore=chore,
+        fake.connect, most_rows=most_rows, observer=observer, log=structlog.get_logger(),
         flush_seconds=0.001, back_off_seconds=(0.001, 0.002), **options,
     )  # fmt: skip
+    made.chore = chore
     if start:
         made.start()
     return made

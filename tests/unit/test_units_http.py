@@ -13,6 +13,7 @@ from service.errors import UnknownUnit
 from service.http.units import _place, _token
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
+from service.store.recorder import Recorder
 from service.store.rows import History, Stretch, UnitKey
 from service.store.schema import OUTCOMES
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
@@ -213,10 +214,11 @@ class LateStore:
 
 def started(store, **options):
     """The asynchronous side of this store."""
+    observer = FakeKeepingObserver()
+    recorder = Recorder(lambda: store, most_rows=1, observer=observer, log=logs.logger(), flush_seconds=0)
     made = AsyncStore(
-        lambda _versions: store, [], most_rows=1, retention_days=1, timeout_seconds=20, log=logs.logger(),
-        observer=FakeKeepingObserver(), **{"flush_seconds": 0, **options},
-    )  # fmt: skip
+        recorder, [], retention_days=1, timeout_seconds=20, observer=observer, **{"lag_seconds": 0, **options}
+    )
     made.start()
     return made
 
@@ -265,7 +267,7 @@ class Progress:
 @pytest.mark.parametrize(("rows", "questions"), [(((0, 0), (7, 7)), 1), (((0, 0), (7, 5)), 2)])
 async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_to_write(rows, questions):
     store = LateStore()
-    asking = started(store, flush_seconds=20, progress=Progress(*rows))
+    asking = started(store, lag_seconds=20, progress=Progress(*rows))
 
     outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
     with pytest.raises(UnknownUnit) if questions == 1 else nullcontext():
