@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 
 from model.domain import Schema, Trajectory
 from model.writers import write_parquet
-from rul_client.commands.score.job import Job
+from rul_client.commands.score.job import Job, Tally
 from rul_client.commands.score.run import score
 from rul_client.commands.score.scorer import Scorer, score_part
 from rul_client.unit_windows import LAST
@@ -35,11 +36,10 @@ def score_here(bundle: Any, source: object, output: object, **options: Any) -> d
     return score(make_job(bundle, source, output, **options), in_this_process)
 
 
-def in_this_process(job: Job, parts: Any, watch: Any) -> None:
+def in_this_process(job: Job, parts: Any) -> Generator[Tally]:
     """Score parts one after the other."""
     scorer = Scorer(job)
-    for part in parts:
-        score_part(part, scorer, watch)
+    yield from (score_part(part, scorer) for part in parts)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

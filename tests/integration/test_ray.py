@@ -13,8 +13,8 @@ from model.checkpoint import Checkpoint
 from model.cluster import ClusterFailed, connected, mapped
 from model.domain import InvalidData
 from rul_client.answers import ModelName
-from rul_client.commands.score.nodes import score_on_node
 from rul_client.commands.score.plan import Part
+from rul_client.commands.score.runners import score_on_node
 from tests import scoring
 from tests.commands import write_pumps
 from tests.integration.conftest import COMMAND_SECONDS, RUL

@@ -54,18 +54,18 @@ def score(
     import pyarrow as pa  # noqa: PLC0415 heavy
 
     from rul_client.commands.score.job import Job  # noqa: PLC0415 heavy
-    from rul_client.commands.score.nodes import Nodes  # noqa: PLC0415 as above
-    from rul_client.commands.score.processes import Processes  # noqa: PLC0415 as above
-    from rul_client.commands.score.report import print_report  # noqa: PLC0415 as above
+    from rul_client.commands.score.run import print_report  # noqa: PLC0415 as above
     from rul_client.commands.score.run import score as run  # noqa: PLC0415 as above
+    from rul_client.commands.score.runners import in_processes, on_nodes  # noqa: PLC0415 as above
     from service.machine import usable_cores  # noqa: PLC0415 as above
 
     job = Job(
         bundle, source, output, fleet, every, part_readings, attention=attention, contributions=contributions
     )
     with connected(ray, threads=1, start=partial(pa.set_cpu_count, 1), use_gpus=True) as cluster:
-        runner = Processes(workers or usable_cores()) if cluster is None else Nodes(cluster)
-        print_report(run(job, runner), job, as_json=as_json)
+        here = partial(in_processes, workers or usable_cores())
+        summary = run(job, here if cluster is None else partial(on_nodes, cluster))
+        print_report(summary, job, as_json=as_json)
 
 
 def _every(windows: str) -> int:

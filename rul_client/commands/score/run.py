@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
+import typer
 from pyarrow.fs import FileSelector
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from model.domain import InvalidData, RulError
+from model.domain import InvalidData, RulError, printable
 from model.fleet import fleet_toml
 from model.version import VERSION
 from rul_client.commands.output import NothingAnswered
-from rul_client.commands.score.job import Job, total
+from rul_client.commands.score.job import Job, Tally, total
 from rul_client.commands.score.locations import Location
-from rul_client.commands.score.part_table import read_tally
+from rul_client.commands.score.part_table import REFUSED, read_tally
 from rul_client.commands.score.plan import Part, Plan, make_plan
-from rul_client.commands.score.progress import progress
-from rul_client.commands.score.scorer import Scorer, Watch
+from rul_client.commands.score.scorer import Scorer
 from rul_client.unit_windows import LAST
 
 RUN: Final = "_run.json"
 SUMMARY: Final = "_summary.json"
 
-Runner = Callable[[Job, Sequence[Part], Watch], None]
-"""Scores parts wherever it likes, and tells of windows that are done."""
+LINES: Final = 20
+"""Lines that a log gets over a whole run."""
+
+Runner = Callable[[Job, Sequence[Part]], Generator[Tally]]
+"""Scores parts wherever it likes; yields the counts of each."""
 
 
 class OtherRun(RulError):
@@ -45,7 +51,13 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     """
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     scorer = Scorer(job)
-    plan = plan_of(scorer)
+    plan = make_plan(
+        Location.of(job.source),
+        scorer.fleet,
+        every=job.every,
+        part_readings=job.part_readings,
+        allow_absent=job.fleet is None,
+    )
     if plan.absent:
         console.print(f"rul: {job.source} has no readings of {', '.join(plan.absent)}: treated as missing")
     finished = _prepare(scorer, _facts(scorer, plan))
@@ -55,29 +67,15 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
             f"rul: {len(plan.parts) - len(left):,} of {len(plan.parts):,} parts are finished already"
         )
     if left:
-        with progress(console, sum(part.windows for part in left)) as watch:
-            runner(job, left, watch)
+        windows = sum(part.windows for part in left)
+        with _progress(console, windows) as watch, closing(runner(job, left)) as tallies:
+            for tally in tallies:
+                watch(tally.windows)
     summary = _summary(scorer, plan)
     scorer.output.write(SUMMARY, _json(summary))
     if not summary["windows"]:
         raise NothingAnswered(f"no window has an answer; {job.output}/_refused says why")
     return summary
-
-
-def plan_of(scorer: Scorer) -> Plan:
-    """Divide the input of a job into parts.
-
-    Raises:
-        InvalidData: the input cannot be read.
-    """
-    job = scorer.job
-    return make_plan(
-        Location.of(job.source),
-        scorer.fleet,
-        every=job.every,
-        part_readings=job.part_readings,
-        allow_absent=job.fleet is None,
-    )
 
 
 def _facts(scorer: Scorer, plan: Plan) -> dict[str, Any]:
@@ -136,26 +134,68 @@ def _summary(scorer: Scorer, plan: Plan) -> dict[str, Any]:
     if not plan.parts:
         raise InvalidData(f"{scorer.job.source}: the files have no reading")
     tally = total(read_tally(scorer.output, part) for part in plan.parts)
-    drift = scorer.drift_of(tally.drift)
-    counts = msgspec.to_builtins(tally)
-    del counts["drift"]
-    return {
-        "model": msgspec.to_builtins(scorer.name),
-        **counts,
-        "drift": {
-            "columns": {
-                name: {"psi": index.psi, "limit": index.limit, "drifting": index.drifting}
-                for name, index in drift.columns.items()
-            },
-            "prediction": {
-                "psi": drift.prediction.psi,
-                "limit": drift.prediction.limit,
-                "drifting": drift.prediction.drifting,
-            },
-            "unseen_regime_share": drift.unseen,
-        },
-    }
+    counts = msgspec.to_builtins(tally) | {"drift": scorer.drift_of(tally.drift)}
+    return {"model": msgspec.to_builtins(scorer.name), **counts}
 
 
 def _json(value: dict[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+@contextmanager
+def _progress(console: Console, windows: int) -> Generator[Callable[[int], None]]:
+    """Show how many windows are done, of so many, with rate and time left; yield what adds to them.
+
+    A terminal gets a bar, a log gets lines.
+    """
+    began, done, lines = monotonic(), 0, 0
+    columns = (
+        TextColumn("scoring"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} windows, {task.fields[rate]:,.0f} a second"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("scoring", total=windows, rate=0.0)
+
+        def watch(more: int) -> None:
+            nonlocal done, lines
+            done += more
+            rate = done / max(monotonic() - began, 1e-9)
+            bar.update(task, advance=more, rate=rate)
+            if not console.is_terminal and done * LINES // max(windows, 1) > lines:
+                lines = done * LINES // windows
+                left = max(0, windows - done) / rate
+                console.print(
+                    f"scoring: {done:,} of {windows:,} windows, {rate:,.0f} a second, about {left:.0f} s left"
+                )
+
+        yield watch
+
+
+def print_report(summary: dict[str, Any], job: Job, *, as_json: bool) -> None:
+    """Print the summary of a run, for people or as JSON."""
+    if as_json:
+        typer.echo(_json(summary), nl=False)
+        return
+    lines = [
+        f"{summary['windows']:,} windows of {summary['units']:,} units, {summary['readings']:,} readings"
+    ]
+    for name in ("health_states", "rul_states"):
+        counts = summary[name]
+        lines.append(" · ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in counts.items()))
+    if summary["refused_readings"] or summary["refused_windows"]:
+        lines.append(
+            f"refused: {summary['refused_readings']:,} readings, {summary['refused_windows']:,} windows "
+            f"(reasons: {job.output.rstrip('/')}/{REFUSED})"
+        )
+    if summary["infinite"]:
+        lines.append(f"infinite readings, counted as missing: {summary['infinite']:,}")
+    indices = summary["drift"]["columns"] | {"the predictions": summary["drift"]["prediction"]}
+    lines += [
+        f"drift of {name}: {index['psi']:.2f}, limit {index['limit']:.2f}"
+        for name, index in indices.items()
+        if index["drifting"]
+    ] or ["drift: none beyond its limit"]
+    lines.append(f"model {summary['model']['name']} {summary['model']['version']}")
+    typer.echo("\n".join(map(printable, lines)))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from export.bundle import find_bundle
@@ -37,7 +38,7 @@ from service.core.rules import WindowRules
 from service.core.runtime import stacked
 from service.core.window import check
 from service.drift.counts import DriftCounts, block_size
-from service.drift.monitor import Drift, drift_of
+from service.drift.monitor import drift_of
 from service.settings import Settings
 
 BATCH_WINDOWS: Final = 256
@@ -46,8 +47,6 @@ DRIFT_CYCLES: Final = 8
 """Cycles between windows of a unit that drift counts: nearer ones repeat each other."""
 ENDLESS: Final = 2**60
 """Windows that drift is counted over: all."""
-Watch = Callable[[int], None]
-"""Hears of windows that are done."""
 
 
 class Scorer:
@@ -75,9 +74,15 @@ class Scorer:
         block = np.zeros(block_size(self._reference))
         return DriftCounts(block, self._reference, windows=ENDLESS), block
 
-    def drift_of(self, block: list[float]) -> Drift:
-        """Compare counts with the bundle's reference."""
-        return drift_of(np.array(block), self._reference)
+    def drift_of(self, block: list[float]) -> dict[str, Any]:
+        """Compare counts with the bundle's reference, as the summary has it."""
+        drift = drift_of(np.array(block), self._reference)
+        found = {
+            "columns": drift.columns,
+            "prediction": drift.prediction,
+            "unseen_regime_share": drift.unseen,
+        }
+        return msgspec.to_builtins(found)
 
     def answers(
         self, windows: UnitWindows, refuse: Callable[[int, str | None, str], None]
@@ -148,7 +153,7 @@ class Scorer:
         return table_of(columns, self.schema)
 
 
-def score_part(part: Part, scorer: Scorer, watch: Watch = lambda _: None) -> Tally:
+def score_part(part: Part, scorer: Scorer) -> Tally:
     """Answer the windows of a part, and write its files; the same part always gives the same files."""
     read = read_part(scorer.source, part, scorer.fleet, optional=scorer.optional)
     refused, table = [*read.refused], scorer.schema.empty_table()
@@ -170,7 +175,6 @@ def score_part(part: Part, scorer: Scorer, watch: Watch = lambda _: None) -> Tal
             counted = np.flatnonzero(for_drift[which])
             if len(counted):
                 seen.append((which[counted], answers.bare().only(counted.tolist())))
-            watch(len(which))
         for _, same in groupby(seen, key=lambda each: each[1].outputs.attention.shape[1]):
             places, parts = zip(*same, strict=True)
             counts.count(Answers.joined(parts), windows.names(np.concatenate(places)))

@@ -1,0 +1,113 @@
+"""Runners of `rul score`: processes of this machine, one a core, or the nodes of a Ray cluster.
+
+On a cluster a part is a task, not the call of an actor: a lost task runs again on the next free node, but a
+lost call waits until a node has room for its actor again. The processes of Ray keep their session between
+tasks.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from model.cluster import Cluster, ClusterFailed
+from model.domain import RulError
+from rul_client.answers import ModelName
+from rul_client.commands.score.job import Job, Tally
+from rul_client.commands.score.plan import Part
+from rul_client.commands.score.scorer import Scorer, score_part
+
+
+class WorkerDied(RulError):
+    """A process ended without an answer."""
+
+
+def in_processes(count: int, job: Job, parts: Sequence[Part]) -> Generator[Tally]:
+    """Score parts in some processes; yield the counts of each part when it ends.
+
+    Raises:
+        WorkerDied: a process died; finished parts are kept.
+        RulError: as `score_part` says, for the first part that fails.
+    """
+    # Spawned, not forked: ONNX Runtime and pyarrow have threads, and a fork has none of them.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(count, len(parts)), context, _begin)
+    is_done = False
+    try:
+        for ended in as_completed(pool.submit(_score, job, part) for part in parts):
+            yield ended.result()
+        is_done = True
+    except BrokenProcessPool as error:
+        raise WorkerDied(
+            "a process of this run was killed, perhaps for its memory: run the same command again, "
+            "finished parts are kept; fewer --workers need less memory"
+        ) from error
+    finally:
+        pool.shutdown(wait=is_done, cancel_futures=True)
+        if not is_done:  # a failure or Ctrl+C: what runs now would end up unread
+            for process in multiprocessing.active_children():
+                process.terminate()
+
+
+def on_nodes(cluster: Cluster, job: Job, parts: Sequence[Part]) -> Generator[Tally]:
+    """Score parts on a cluster whose nodes see the same files; yield the counts in the order of parts.
+
+    Raises:
+        ClusterFailed: a node has another bundle of this name, or the cluster fails.
+        RulError: as `score_part` says, for the first part that fails.
+    """
+    places = {name: getattr(job, name) for name in ("bundle", "source", "output", "fleet")}
+    found = {name: str(Path(place).absolute()) for name, place in places.items() if _is_here(place)}
+    yield from cluster.map(partial(score_on_node, replace(job, **found), scorer_of(job).name), parts)
+
+
+def _is_here(place: str | None) -> bool:
+    """Tell whether this is a path, and not a URL or the name of a shipped bundle or fleet."""
+    return place is not None and Path(place).exists()
+
+
+def score_on_node(job: Job, bundle: ModelName, part: Part) -> Tally:
+    """Score one part on its node.
+
+    Raises:
+        ClusterFailed: the node has another bundle.
+        RulError: as `score_part` says.
+    """
+    scorer = scorer_of(job)
+    if scorer.name != bundle:
+        raise ClusterFailed(f"{job.bundle}: a node has {scorer.name}, this machine {bundle}: copy one to all")
+    return score_part(part, scorer)
+
+
+@cache
+def scorer_of(job: Job) -> Scorer:
+    """Open a job once in this process."""
+    return Scorer(job)
+
+
+def _score(job: Job, part: Part) -> Tally:
+    return score_part(part, scorer_of(job))
+
+
+def _begin() -> None:
+    """Prepare a process: it ends with its parent, which alone hears Ctrl+C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pa.set_cpu_count(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
