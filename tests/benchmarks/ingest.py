@@ -14,16 +14,16 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
+import aiohttp
 import httpx
-import msgspec
 import numpy as np
 import typer
 
@@ -39,7 +39,6 @@ from tests.waiting import wait_until
 
 SUBSETS: Final = ("fd001", "fd002", "fd003", "fd004")
 CALLERS: Final = 16
-End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 TOLERANCE: Final = 1e-4
 MOST_SECONDS: Final = 3600
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -99,55 +98,8 @@ def _served(folder: str, settings: dict[str, str]) -> Iterator[tuple[Server, htt
         yield server, http
 
 
-def _post(path: str, body: object) -> bytes:
-    """A request as it travels."""
-    raw = msgspec.json.encode(body)
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    return f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw
-
-
-class Connections:
-    """Connections to one port, each with one request at a time; the others wait.
-
-    httpx spends more CPU on a request than the service does.
-    """
-
-    def __init__(self, free: asyncio.Queue[End]) -> None:
-        self._free: Final = free
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, port: int, count: int) -> AsyncIterator[Connections]:
-        """Open so many connections."""
-        ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
-        free: asyncio.Queue[End] = asyncio.Queue()
-        for end in ends:
-            free.put_nowait(end)
-        try:
-            yield cls(free)
-        finally:
-            for _, writer in ends:
-                writer.close()
-
-    async def ask(self, raw: bytes) -> tuple[int, bytes]:
-        """Send a request and read its answer: status and body.
-
-        Raises:
-            OSError, asyncio.IncompleteReadError: the server is gone.
-        """
-        reader, writer = end = await self._free.get()
-        try:
-            writer.write(raw)
-            head = await reader.readuntil(b"\r\n\r\n")
-            lines = head.lower().split(b"\r\n")
-            size = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-            return int(lines[0].split()[1]), await reader.readexactly(size)
-        finally:
-            self._free.put_nowait(end)
-
-
 async def _at_rate(
-    ask: Callable[[int], Awaitable[tuple[int, bytes]]], *, rate: float, seconds: float
+    ask: Callable[[int], Awaitable[int]], *, rate: float, seconds: float
 ) -> tuple[list[float], int]:
     """Ask at a fixed rate; return the latency of each answer since it was due, and count failures."""
     latencies: list[float] = []
@@ -155,7 +107,7 @@ async def _at_rate(
 
     async def one(number: int, due: float) -> None:
         nonlocal failed
-        status, _ = await ask(number)
+        status = await ask(number)
         latencies.append(perf_counter() - due)
         failed += status != 200
 
@@ -178,7 +130,7 @@ class Ingestion:
         self._a_request: Final = a_request
         self.sent: Final[dict[str, set[int]]] = {life.unit: set() for life in self._lives}
 
-    def request(self, number: int) -> bytes:
+    def request(self, number: int) -> tuple[str, dict[str, Any]]:
         """The next readings of a unit; a life that has ended is lived again under further cycles."""
         turn, place = divmod(number, len(self._lives))
         life = self._lives[place]
@@ -186,13 +138,13 @@ class Ingestion:
         rows = [life.readings[(cycle - 1) % len(life)].tolist() for cycle in cycles]
         columns = dict(zip(self._names, map(list, zip(*rows, strict=True)), strict=True))
         self.sent[life.unit] |= {*cycles}
-        return _post(f"/v1/units/{life.unit}/cycles", {"cycles": cycles, "columns": columns})
+        return f"/v1/units/{life.unit}/cycles", {"cycles": cycles, "columns": columns}
 
-    def prediction(self) -> bytes:
-        """A window of another unit, for /v1/predict."""
+    def prediction(self) -> tuple[str, dict[str, Any]]:
+        """Path and body of a window of another unit, for /v1/predict."""
         life = self._lives[0]
         window = whole(Trajectory("asked", life.cycles[:60], life.readings[:60], failed=True), self._names)
-        return _post("/v1/predict", {"windows": [window]})
+        return "/v1/predict", {"windows": [window]}
 
 
 def _shown(name: str, latencies: Sequence[float], failed: int) -> float:
@@ -239,17 +191,26 @@ async def _measured(
 ) -> tuple[float, float, int]:
     """Measure quiet, busy, quiet: p99 of predictions in ms without and with ingestion, and failures."""
     prediction = field.prediction()
-    async with Connections.open(server.port, 64) as asking, Connections.open(server.port, 64) as sending:
+    # httpx spends more CPU on a request than the service does.
+    async with aiohttp.ClientSession(server.http, connector=aiohttp.TCPConnector(limit=128)) as session:
+
+        async def post(path: str, body: dict[str, Any]) -> int:
+            async with session.post(path, json=body) as answer:
+                await answer.read()
+                return answer.status
 
         async def predictions(duration: float) -> tuple[list[float], int]:
-            return await _at_rate(lambda _: asking.ask(prediction), rate=asks, seconds=duration)
+            return await _at_rate(lambda _: post(*prediction), rate=asks, seconds=duration)
+
+        async def readings(rate: float, duration: float) -> tuple[list[float], int]:
+            return await _at_rate(lambda number: post(*field.request(number)), rate=rate, seconds=duration)
 
         await predictions(3)
-        await _at_rate(lambda n: sending.ask(field.request(n)), rate=1, seconds=3)  # the store is open
+        await readings(1, 3)  # the store is open
         before, failed_before = await predictions(seconds / 2)
         (during, failed_during), (sent, failed_sent) = await asyncio.gather(
             predictions(seconds),
-            _at_rate(lambda n: sending.ask(field.request(n)), rate=requests, seconds=seconds),
+            readings(requests, seconds),
         )
         after, failed_after = await predictions(seconds / 2)
     quiet = _shown("predictions, quiet", before + after, failed_before + failed_after)
