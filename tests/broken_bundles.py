@@ -181,6 +181,11 @@ def _foreign_operator(graph: onnx.ModelProto) -> None:
     graph.graph.node[-1].domain, graph.graph.node[-1].op_type = "evil", "Shell"
 
 
+def _without_reference(graph: onnx.ModelProto) -> None:
+    kept = {entry.key: entry.value for entry in graph.metadata_props if entry.key != REFERENCE_KEY}
+    helper.set_model_props(graph, kept)
+
+
 def _failing_node(graph: onnx.ModelProto) -> None:
     shape = helper.make_tensor("far_shape", TensorProto.INT64, [1], [-1])
     index = helper.make_tensor("far_index", TensorProto.INT64, [1], [10**9])
@@ -231,8 +236,11 @@ BROKEN: dict[str, Way] = {
     "two columns of one name": manifest_with(
         lambda fields: fields["columns"][2].update(name=fields["columns"][3]["name"])
     ),
+    "two heads of one name": manifest_with(lambda fields: fields["entropy"].append(fields["entropy"][0])),
     "columns exchanged": manifest_with(exchange_columns),
     "columns renamed": manifest_with(lambda fields: fields["columns"][2].update(name="other")),
+    "drift reference is missing": graph_with(_without_reference),
+    "drift reference is empty": metadata_with(REFERENCE_KEY, lambda _: ""),
     "drift reference is no base85": metadata_with(REFERENCE_KEY, lambda text: '"' + text),
     "drift reference is cut": metadata_with(REFERENCE_KEY, lambda text: text[: len(text) // 8 * 4]),
     "drift reference with other settings": reference_with(

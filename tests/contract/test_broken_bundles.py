@@ -3,6 +3,7 @@
 import pytest
 
 from export.bundle import InvalidBundle, find_bundle
+from export.drift_reference import REFERENCE_KEY
 from rul_client.commands.predict.offline import open_offline
 from service.core.bundles import load_bundles
 from service.settings import ProviderChoice, Settings
@@ -24,6 +25,18 @@ def settings(*folders, **more):
     )
 
 
+WORDS = {
+    "golden answers of another model": "breaks: golden rul",
+    "no graph": "ONNX Runtime cannot open it, export it again",
+    "no manifest": "not a rulserve model, export it again",
+    "missing: golden.npz": "golden.npz missing",
+    "two heads of one name": "expected different names of columns and of attention heads",
+    **{f"drift reference is {how}": f"'{REFERENCE_KEY}' in the ONNX metadata is missing or damaged, export"
+       for how in ("missing", "no base85", "cut", "empty")},
+}  # fmt: skip
+"""What the line of `rul check` says."""
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_serving_and_checking_refuse_a_broken_bundle_with_one_line(broken, way):
     WAYS[way](broken)
@@ -33,6 +46,7 @@ def test_serving_and_checking_refuse_a_broken_bundle_with_one_line(broken, way):
     checked = rul("check", broken).exception
 
     assert isinstance(checked, InvalidBundle)
+    assert WORDS.get(way, "") in str(checked)
     for line in (str(served.value), str(checked)):
         assert str(broken) in line
         assert line.isprintable()

@@ -12,7 +12,7 @@ from export.handover import export_bundle
 from export.parity import measure_parity
 from export.probes import probe_windows
 from export.promises import check_shapes, measure_promises
-from export.seal import SUMS, read_bundle, write_sums
+from export.seal import SUMS, read_bundle
 from export.session import open_bundle
 from model.checkpoint import Checkpoint
 from tests.commands import rul
@@ -206,52 +206,6 @@ def test_outputs_of_another_shape_are_named(tiny_bundle):
         check_shapes(session, more_horizons)
 
 
-def test_rul_check_accepts_a_sound_bundle(tiny_bundle):
-    result = rul("check", tiny_bundle.path)
-
-    assert result.exit_code == 0
-    assert "BROKEN" not in result.output
-
-
-def other_golden_windows(bundle):
-    golden = read_bundle(bundle).golden
-    golden.expected["attention"][:] = 0.0
-    golden.save(bundle.golden)
-
-
-def truncated_graph(bundle):
-    bundle.model.write_bytes(bundle.model.read_bytes()[:5000])
-
-
-def graph_without_manifest(bundle):
-    graph = onnx.load(bundle.model)
-    del graph.metadata_props[:]
-    onnx.save(graph, bundle.model)
-
-
-def no_golden_windows(bundle):
-    bundle.golden.unlink()
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (other_golden_windows, "breaks: golden attention"),
-        (truncated_graph, "ONNX Runtime cannot open it, export it again"),
-        (graph_without_manifest, "not a rulserve model, export it again"),
-        (no_golden_windows, "golden.npz missing"),
-    ],
-)
-def test_rul_check_refuses_a_damaged_bundle(copied, damage, message):
-    damage(copied)
-    write_sums(copied.path)
-
-    result = rul("check", copied.path)
-
-    assert isinstance(result.exception, InvalidBundle)
-    assert message in str(result.exception)
-
-
 def test_rul_export_writes_what_rul_check_accepts(checkpoint, tmp_path):
     checkpoint.save(tmp_path / "run")
     torch.set_num_threads(2)
@@ -261,7 +215,9 @@ def test_rul_export_writes_what_rul_check_accepts(checkpoint, tmp_path):
     assert result.exit_code == 0, result.exception
     assert "tiny 7" in result.output
     assert torch.get_num_threads() == 1
-    assert rul("check", tmp_path / "bundle").exit_code == 0
+    checked = rul("check", tmp_path / "bundle")
+    assert checked.exit_code == 0
+    assert "BROKEN" not in checked.output
 
 
 def test_rul_evaluate_refuses_a_fleet_with_other_columns(tiny_bundle, tmp_path):

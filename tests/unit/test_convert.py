@@ -145,23 +145,3 @@ def test_a_manifest_that_cannot_be_read_is_not_converted(copied, text):
     result = rul("convert", with_metadata(copied, {METADATA_KEY: text}).path)
 
     assert isinstance(result.exception, InvalidBundle)
-
-
-@pytest.mark.parametrize("kept", [None, 0.5, "no base85", ""])
-def test_a_missing_or_damaged_drift_reference_does_not_load(copied, kept):
-    metadata = Session(copied.model).metadata
-    text = metadata.pop(REFERENCE_KEY)
-    if kept is not None:
-        metadata[REFERENCE_KEY] = text[: len(text) // 2] if kept == 0.5 else kept
-
-    with pytest.raises(InvalidBundle, match=f"{REFERENCE_KEY}.* is missing or damaged, export the model"):
-        OnnxRuntime.load(with_metadata(copied, metadata), provider=ProviderChoice.CPU)
-
-
-def test_a_drift_reference_of_another_manifest_does_not_load(copied):
-    session, manifest = open_bundle(copied)
-    heads = [each.model_copy(update={"head": "7"}) for each in manifest.entropy]
-    metadata = session.metadata | manifest.model_copy(update={"entropy": heads}).to_metadata()
-
-    with pytest.raises(InvalidBundle, match="expected different names"):
-        OnnxRuntime.load(with_metadata(copied, metadata), provider=ProviderChoice.CPU)
