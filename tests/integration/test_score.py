@@ -10,7 +10,6 @@ from functools import partial
 import pyarrow.parquet as pq
 import pytest
 
-from tests import commands
 from tests.environments import clean_environment
 from tests.integration.conftest import RUL, rul
 from tests.scoring import tree, write_pumps
@@ -98,11 +97,3 @@ def test_people_read_counts_and_where_reasons_are_of_a_finished_run_too(options,
     assert "windows of 40 units" in done.stdout
     assert f"refused: 1 readings, 0 windows (reasons: {folder}/_refused)" in done.stdout
     assert "drift" in done.stdout
-
-
-@pytest.mark.parametrize("windows", ["0", "some", "-1"])
-def test_windows_that_are_no_number_are_wrong_usage(windows, options, tmp_path):
-    result = commands.rul("score", *options, "--output", tmp_path / "out", f"--windows={windows}")
-
-    assert result.exit_code == 2
-    assert "expected last, all or a number from 1" in result.stderr

@@ -13,7 +13,6 @@ from functools import partial
 import pytest
 
 from service.proto import rul_v1_pb2 as pb
-from tests import commands
 from tests.environments import clean_environment
 from tests.integration.conftest import KEY, RUL, rul
 
@@ -51,13 +50,6 @@ def test_what_is_asked_between_two_scrapes_is_shown(server, http, stub, windows)
         assert 0 < p50 <= p99
     assert re.search(r"^\w+ +[\d.,]*[1-9].* 0 %", shown, re.MULTILINE), shown
     assert "ready" in shown
-
-
-@pytest.mark.parametrize(
-    "wrong", [["nowhere"], ["grpc://localhost:1"], ["http://localhost:1", "--interval", 0]]
-)
-def test_wrong_usage_is_exit_code_2(wrong):
-    assert commands.rul("top", *wrong).exit_code == 2
 
 
 @pytest.mark.parametrize("strict", ["envoy"], indirect=True)

@@ -1,4 +1,4 @@
-"""`rul bench`: usage, what it sends, how callers take turns, and what it makes of what they saw."""
+"""`rul bench`: what it sends, how callers take turns, and what it makes of what they saw."""
 
 import asyncio
 import io
@@ -7,11 +7,8 @@ from collections import Counter
 
 import grpc
 import pytest
-import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
-from rul_client.cli import register
 from rul_client.commands.bench.cli import PROTOCOLS
 from rul_client.commands.bench.payloads import POOL_WINDOWS, calls_of, simulated_pool
 from rul_client.commands.bench.run import Tally, Target, closed_loop, ready_models, summarise, table_of
@@ -21,34 +18,6 @@ from tests.fakes import make_manifest
 from tests.in_process import ask_grpc, framed, in_process
 
 MANIFEST = make_manifest()
-
-
-# Usage
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        [],
-        ["localhost:3000"],
-        ["grpc://localhost:3000"],
-        ["http://localhost:port"],
-        ["http://localhost:3000", "--protocol", "json,soap"],
-        ["http://localhost:3000", "--callers", "1,zero"],
-        ["http://localhost:3000", "--windows", "0"],
-        ["http://localhost:3000", "--seconds", "0"],
-        ["http://localhost:3000", "--processes", "0"],
-    ],
-)
-def test_wrong_usage_ends_with_2(options):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    register(app)
-
-    result = CliRunner().invoke(app, ["bench", *options])
-
-    assert result.exit_code == 2, result.output
-    assert "Error" in result.stderr
 
 
 # What is sent
