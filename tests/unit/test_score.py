@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -120,9 +121,7 @@ def test_a_column_that_a_file_has_twice_is_refused(column, tiny_bundle, fleet, t
 
 
 def test_drift_counts_windows_of_every_unit_that_are_eight_cycles_apart(tiny_bundle, tmp_path):
-    young = [
-        Trajectory(u.unit, u.cycles[:15], u.readings[:15], failed=False) for u in pumps(units=9, seed=21)
-    ]
+    young = [replace(u, cycles=u.cycles[:15], readings=u.readings[:15]) for u in pumps(units=9, seed=21)]
     write_pumps(tmp_path / "in" / "pumps.parquet", young)
 
     every, apart = (
@@ -286,21 +285,18 @@ def test_a_run_with_other_options_is_refused(options, tiny_bundle, fleet, tmp_pa
 
 def test_a_run_over_other_input_is_refused(tiny_bundle, fleet, tmp_path):
     score_here(tiny_bundle, fleet, tmp_path / "out")
-    write_pumps(fleet / "more.parquet", [Trajectory("x", *_life(pumps(units=1, seed=3)[0]), failed=True)])
+    write_pumps(fleet / "more.parquet", [replace(pumps(units=1, seed=3)[0], unit="x")])
 
     with pytest.raises(OtherRun, match="input was"):
         score_here(tiny_bundle, fleet, tmp_path / "out")
 
 
-def test_a_folder_with_other_files_is_refused(tiny_bundle, fleet, tmp_path):
+def test_a_folder_with_other_files_or_within_the_input_is_refused(tiny_bundle, fleet, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("x")
 
     with pytest.raises(OtherRun, match=r"expected an empty folder.*thesis\.txt"):
         score_here(tiny_bundle, fleet, tmp_path / "out")
-
-
-def test_an_output_within_the_input_is_refused(tiny_bundle, fleet):
     with pytest.raises(OtherRun, match="lies in the input"):
         score_here(tiny_bundle, fleet, fleet / "out")
 
@@ -332,10 +328,6 @@ def test_counts_do_not_depend_on_the_size_of_parts(tiny_bundle, fleet, tmp_path)
     large = score_here(tiny_bundle, fleet, tmp_path / "large", **LAST_ONLY)
 
     assert small == large
-
-
-def _life(trajectory):
-    return trajectory.cycles, trajectory.readings
 
 
 def plan_of(folder, *, part_readings=65_536):
@@ -370,41 +362,39 @@ def test_small_files_share_a_part(tmp_path):
     assert [each.file for each in part.slices] == ["0.parquet", "1.parquet", "2.parquet", "3.parquet"]
 
 
-def test_a_unit_in_two_files_is_an_error_that_names_both(tmp_path):
-    write_pumps(tmp_path / "a.parquet", pumps(units=2, seed=1))
-    write_pumps(tmp_path / "b.parquet", pumps(units=1, seed=2))
-
-    with pytest.raises(InvalidData, match=r"unit pump-1 is in a\.parquet and in b\.parquet"):
-        plan_of(tmp_path)
-
-
-def test_units_mixed_in_a_large_file_are_an_error(tmp_path):
+def mixed_in_a_large_file(folder):
     count = MOST_MIXED_ROWS + 1
     columns = {"unit": pa.array(["a", "b"] * (count // 2) + ["a"]), "cycle": pa.array(np.arange(count))}
     zeros = {name: pa.nulls(count, pa.float32()) for name in FLEET.schema.names}
-    pq.write_table(pa.table(columns | zeros), tmp_path / "large.parquet")
-
-    with pytest.raises(InvalidData, match=r"large\.parquet: the rows of unit a are not together"):
-        plan_of(tmp_path)
+    pq.write_table(pa.table(columns | zeros), folder / "large.parquet")
 
 
-def test_a_missing_column_is_named_before_any_work(tmp_path):
-    table = write_pumps(tmp_path / "pumps.parquet")
-    pq.write_table(table.drop(["vibration"]), tmp_path / "pumps.parquet")
-
-    with pytest.raises(InvalidData, match=r"pumps\.parquet: 1 column missing: vibration"):
-        plan_of(tmp_path)
+def in_two_files(folder):
+    write_pumps(folder / "a.parquet", pumps(units=2, seed=1))
+    write_pumps(folder / "b.parquet", pumps(units=1, seed=2))
 
 
-def test_a_folder_without_parquet_is_a_clear_error(tmp_path):
-    (tmp_path / "pumps.csv").write_text("unit,cycle\n")
-
-    with pytest.raises(InvalidData, match="expected Parquet files"):
-        plan_of(tmp_path)
+def without_a_column(folder):
+    table = write_pumps(folder / "pumps.parquet")
+    pq.write_table(table.drop(["vibration"]), folder / "pumps.parquet")
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+@pytest.mark.parametrize(
+    ("write", "line"),
+    [
+        (in_two_files, r"unit pump-1 is in a\.parquet and in b\.parquet"),
+        (mixed_in_a_large_file, r"large\.parquet: the rows of unit a are not together"),
+        (without_a_column, r"pumps\.parquet: 1 column missing: vibration"),
+        (lambda folder: (folder / "pumps.csv").write_text("unit,cycle\n"), "expected Parquet files"),
+        (
+            lambda folder: (folder / "broken.parquet").write_bytes(b"PAR1 and no more"),
+            r"broken\.parquet: cannot be read",
+        ),
+    ],
+    ids=["a unit in two files", "mixed units", "a missing column", "no Parquet", "a damaged file"],
+)
+def test_an_input_that_cannot_be_scored_is_named_before_any_work(write, line, tmp_path):
+    write(tmp_path)
 
-    with pytest.raises(InvalidData, match=r"broken\.parquet: cannot be read"):
+    with pytest.raises(InvalidData, match=line):
         plan_of(tmp_path)
