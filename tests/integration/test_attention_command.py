@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from export.attention import head_redundancy, report_head
 from export.attention_cli import heads_table, redundancy_table, redundant_pairs
 from export.attention_picture import attention_picture, life_map
-from export.bundle import EntropyReference, find_bundle
+from export.bundle import EntropyReference
 from export.evaluation_windows import spread_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
@@ -105,7 +105,7 @@ def test_a_picture_that_cannot_be_written_is_named(attention, tmp_path, name):
 
 
 def test_the_picture_of_several_heads_shows_each(tiny_bundle):
-    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
+    session, manifest = open_bundle(tiny_bundle)
 
     figure = attention_picture(TwoHeads(session), manifest, replace(pumps(units=1, seed=2)[0], failed=False))
 
@@ -153,7 +153,7 @@ def test_redundancy_is_shown_for_each_pair_of_heads_and_named_where_it_is():
     ],
 )
 def test_a_head_is_judged_in_itself_before_it_is_held_against_its_band(tiny_bundle, weights, band, verdict):
-    _, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
+    _, manifest = open_bundle(tiny_bundle)
     limits = band and EntropyReference(head="mean", low=band[0], median=0.5, high=band[1]).limits(4)
     windows = spread_windows(pumps(units=1, seed=1), manifest, per_unit=3)
     attention, lengths = np.array([weights] * 3), np.full(3, 4)

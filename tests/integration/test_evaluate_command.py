@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from export.bundle import find_bundle
 from export.evaluation_pictures import trajectory_picture
 from export.evaluation_windows import answer_lives, life_windows
 from export.pictures import CannotDraw
@@ -28,25 +27,29 @@ def evaluate(tiny_bundle, tmp_path):
     return partial(rul, "evaluate", tiny_bundle.path, "--data", data, "--fleet", fleet)
 
 
+@pytest.fixture
+def opened(tiny_bundle):
+    return open_bundle(tiny_bundle)
+
+
+@pytest.fixture
+def unit():
+    return pumps(units=1, seed=21)[0]
+
+
 def test_every_figure_of_windows_lives_and_rul_fits_a_plain_terminal(evaluate):
     result = evaluate("--truncations", 5)
 
     assert result.exit_code == 0, result.exception
-    for said in (
+    said = " ".join(result.stdout.split())
+    for words in (
         "35 windows of 7 units", "RMSE", "NASA score", "Brier score at 15", "7 lives",
         "alpha-lambda accuracy", "prognostic horizon, lasting", "cumulative relative accuracy",
         "monotonicity", "32 to 40", "from 40", "width",
+        "windows by predicted RUL", "│ 0 to 13.33 │", "│ 13.33 to 26.67 │", "│ 26.67 to 40 │",
     ):  # fmt: skip
-        assert said in result.stdout
+        assert words in said
     assert max(map(len, result.stdout.splitlines())) <= 80
-
-
-def test_coverage_is_shown_by_thirds_of_the_predicted_rul(evaluate):
-    said = " ".join(evaluate("--truncations", 5).stdout.split())
-
-    assert "windows by predicted RUL" in said
-    for third in ("0 to 13.33", "13.33 to 26.67", "26.67 to 40"):
-        assert f"│ {third} │" in said
 
 
 LEFT = {"pump-1": 14, "pump-2": 21, "pump-3": 17, "pump-4": 25, "pump-5": 19}
@@ -92,24 +95,17 @@ def test_units_that_only_seem_to_have_failed_are_refused_in_one_line(tiny_bundle
     assert result.stdout == ""
 
 
-def test_units_without_a_failure_are_not_judged_without_their_ruls(tiny_bundle, stopped, tmp_path):
-    by_rule = replace(FLEET, failure=FailureRule("vibration", at_least=99.0))
-    (tmp_path / "pumps.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
-
-    result = rul("evaluate", tiny_bundle.path, *stopped)
-
-    assert "none of 5 units failed: give their true RULs with --rul FILE" in str(result.exception)
-
-
-def test_true_ruls_make_the_failures_of_the_data_irrelevant(tiny_bundle, stopped, tmp_path):
+def test_units_without_a_failure_are_judged_by_their_true_ruls_alone(tiny_bundle, stopped, tmp_path):
     by_rule = replace(FLEET, failure=FailureRule("vibration", at_least=99.0))
     (tmp_path / "pumps.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
     (tmp_path / "RUL.txt").write_text("\n".join(map(str, LEFT.values())))
 
-    result = rul("evaluate", tiny_bundle.path, *stopped, "--rul", tmp_path / "RUL.txt")
+    without = rul("evaluate", tiny_bundle.path, *stopped)
+    judged = rul("evaluate", tiny_bundle.path, *stopped, "--rul", tmp_path / "RUL.txt")
 
-    assert result.exit_code == 0, result.exception
-    assert "warning" not in result.stderr
+    assert "none of 5 units failed: give their true RULs with --rul FILE" in str(without.exception)
+    assert judged.exit_code == 0, judged.exception
+    assert "warning" not in judged.stderr
 
 
 def test_units_without_a_failure_are_counted_where_others_are_judged(tiny_bundle, tmp_path):
@@ -143,11 +139,8 @@ def test_pictures_are_drawn_into_the_folder_and_named(evaluate, tmp_path):
 
 
 @pytest.mark.parametrize(("count", "panels"), [(1, 1), (2, 2), (4, 4), (7, 6)])
-def test_trajectories_of_any_number_of_units_fit_their_picture(tiny_bundle, count, panels):
-    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
-    lives = answer_lives(session, manifest, pumps(units=count, seed=21))
-
-    figure = trajectory_picture(lives, manifest)
+def test_trajectories_of_any_number_of_units_fit_their_picture(opened, count, panels):
+    figure = trajectory_picture(answer_lives(*opened, pumps(units=count, seed=21)), opened[1])
 
     assert sum(axes.get_visible() for axes in figure.axes) == panels
     assert all(axes.get_xlabel() for axes in figure.axes[-min(count, 3) :] if axes.get_visible())
@@ -172,9 +165,8 @@ def test_a_folder_that_cannot_be_written_is_named(evaluate, tmp_path):
     assert "taken" in str(result.exception)
 
 
-def test_a_life_is_answered_at_every_cycle_as_a_window_alone_would_be(tiny_bundle):
-    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
-    unit = pumps(units=1, seed=21)[0]
+def test_a_life_is_answered_at_every_cycle_as_a_window_alone_would_be(opened, unit):
+    session, manifest = opened
 
     [life] = answer_lives(session, manifest, [unit])
 
@@ -186,33 +178,26 @@ def test_a_life_is_answered_at_every_cycle_as_a_window_alone_would_be(tiny_bundl
     assert life.rul[-1] == pytest.approx(float(alone["rul"][0]), abs=1e-4)
 
 
-def test_a_life_that_has_not_ended_has_no_truth(tiny_bundle):
-    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
-    running = replace(pumps(units=1, seed=21)[0], failed=False)
-
-    [life] = answer_lives(session, manifest, [running])
+def test_a_life_that_has_not_ended_has_no_truth(opened, unit):
+    [life] = answer_lives(*opened, [replace(unit, failed=False)])
 
     assert (life.truth != life.truth).all()
 
 
-def test_a_cycle_that_the_service_would_not_answer_is_no_part_of_a_life(tiny_bundle):
-    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
-    unit = pumps(units=1, seed=21)[0]
+def test_a_cycle_that_the_service_would_not_answer_is_no_part_of_a_life(opened, unit):
     last = np.arange(len(unit)) >= len(unit) - 15
     unit.readings[last] = np.nan
 
-    [life] = answer_lives(session, manifest, [unit])
+    [life] = answer_lives(*opened, [unit])
 
-    windows = life_windows(unit, manifest)
+    windows = life_windows(unit, opened[1])
     assert life.cycle.tolist() == windows.last_cycle[answerable(windows, 0.5)].tolist()
     assert life.cycle[-1] < life.end == len(unit)
 
 
-def test_units_without_a_cycle_that_can_be_answered_are_refused(tiny_bundle):
-    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
-    unit = pumps(units=1, seed=21)[0]
+def test_units_without_a_cycle_that_can_be_answered_are_refused(opened, unit):
     empty = replace(unit, readings=unit.readings * np.nan)
 
     with pytest.raises(InvalidData, match="at most 50% of their readings missing; no unit has one"):
-        answer_lives(session, manifest, [empty])
-    assert [life.unit for life in answer_lives(session, manifest, [empty, unit])] == [unit.unit]
+        answer_lives(*opened, [empty])
+    assert [life.unit for life in answer_lives(*opened, [empty, unit])] == [unit.unit]

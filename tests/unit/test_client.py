@@ -113,13 +113,17 @@ async def test_a_window_that_the_server_refuses_has_its_reason():
 
 
 @pytest.mark.parametrize(
-    ("status", "named", "pause"),
-    [(429, "7", 7.0), (503, "7", 7.0), (503, "86400", MAX_PAUSE_SECONDS), (502, "", 0.5)],
+    ("response", "pause"),
+    [
+        (problem(429, **{"retry-after": "7"}), 7.0),
+        (problem(503, **{"retry-after": "7"}), 7.0),
+        (problem(503, **{"retry-after": "86400"}), MAX_PAUSE_SECONDS),
+        (problem(502), 0.5),
+        (httpx.RemoteProtocolError("peer closed"), 0.5),
+    ],
 )
-async def test_what_passes_is_asked_again_after_the_time_that_the_server_names_up_to_a_limit(
-    status, named, pause
-):
-    server = Server(problem(status, **{"retry-after": named}), good())
+async def test_what_passes_is_asked_again_after_the_time_that_the_server_names_up_to_a_limit(response, pause):
+    server = Server(response, good())
 
     answers = await server.ask()
 
@@ -133,12 +137,6 @@ async def test_it_is_asked_a_bounded_number_of_times():
     with pytest.raises(RemoteFailed, match=r"429: The queue is full: 4096 windows wait; tried 6 times"):
         await server.ask()
     assert server.pauses == [0.5, 1.0, 2.0, 4.0, 8.0]
-
-
-async def test_a_connection_that_breaks_is_tried_again():
-    server = Server(httpx.RemoteProtocolError("peer closed"), good())
-
-    assert len(await server.ask()) == 1
 
 
 @pytest.mark.parametrize("lost", [httpx.ReadError("reset"), httpx.Response(502)], ids=["connection", "proxy"])
@@ -530,20 +528,21 @@ async def test_grpc_appends_readings():
     assert (request.unit, request.explain, request.store) == ("a", pb.EXPLAIN_NONE, True)
 
 
-@pytest.mark.parametrize("code", TEMPORARY)
-async def test_grpc_asks_again_what_a_server_of_ours_says_will_pass(code):
-    stub = Stub(refusal(code), refusal(code, **{"grpc-retry-pushback-ms": "7000"}), GRPC_REPLY)
+@pytest.mark.parametrize(
+    "lost",
+    [
+        *(refusal(code) for code in TEMPORARY),
+        refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="Stream removed"),
+    ],
+)
+async def test_grpc_asks_again_what_a_server_of_ours_says_will_pass_and_after_a_broken_connection(lost):
+    pushed_back = refusal(grpc.StatusCode.UNAVAILABLE, **{"grpc-retry-pushback-ms": "7000"})
+    stub = Stub(lost, pushed_back, GRPC_REPLY)
 
     answers = await stub.ask()
 
     assert len(answers) == 1
     assert stub.pauses == [0.5, 7.0]
-
-
-async def test_grpc_tries_again_after_a_connection_that_breaks_also_one_behind_a_proxy():
-    stub = Stub(refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="Stream removed"), GRPC_REPLY)
-
-    assert len(await stub.ask()) == 1
 
 
 async def test_a_reading_without_a_cycle_is_not_sent_again_by_grpc_once_it_may_be_stored():
