@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -85,8 +85,11 @@ def main(
                     asker = Payloads(paths[bundle], Path(folder) / "calls", ROWS)
                     measure_all(asker, LOADS, served, seconds, figures)
                 progress.advance(steps)
-    text = "\n\n".join(markdown(bundle, server, kept[bundle][server]) for bundle, server in chosen)
-    keep(output, "front_ends", text, kept)
+    sections = (
+        section(f"{bundle} behind {SERVERS[server]}", kept[bundle][server], LOADS)
+        for bundle, server in chosen
+    )
+    keep(output, "front_ends", "\n\n".join(sections), kept)
 
 
 def _bundle(name: str, folder: Path) -> str:
@@ -94,7 +97,7 @@ def _bundle(name: str, folder: Path) -> str:
 
 
 def measure_all(
-    asker: Asker, loads: tuple[Load, ...], served: Served, seconds: float, figures: Figures
+    asker: Asker, loads: Sequence[Load], served: Served, seconds: float, figures: Figures
 ) -> None:
     """Put a server under each load; note also its start and its memory after the last one."""
     figures.setdefault("ready s", []).append(served.ready)
@@ -116,6 +119,7 @@ def measure(asker: Asker, load: Load, served: Served, seconds: float, figures: F
         "p99.9 ms": got.p999,
         "failed": got.failed,
         "cpu s per 1000": 1000 * used / max(1, got.windows),
+        "cores": used / took,
     }
     for name, value in found.items():
         figures.setdefault(f"{load}: {name}", []).append(value)
@@ -123,24 +127,29 @@ def measure(asker: Asker, load: Load, served: Served, seconds: float, figures: F
 
 COLUMNS = (
     ("windows/s", 0), ("over ceiling", 2), ("p50 ms", 2), ("p99 ms", 2), ("p99.9 ms", 2), ("failed", 0),
-    ("cpu s per 1000", 3),
+    ("cpu s per 1000", 3), ("cores", 2),
 )  # fmt: skip
 
 
-def markdown(bundle: str, server: str, figures: Figures) -> str:
-    """Medians over the rounds, as a table."""
+def section(title: str, figures: Figures, loads: Sequence[Load]) -> str:
+    """What a server came to under these loads: medians over the rounds."""
     value = {name: statistics.median(values) for name, values in figures.items()}
-    head = (
-        f"### {bundle} behind {SERVERS[server]}\n\n"
+    return (
+        f"### {title}\n\n"
         f"Ceiling {value['ceiling windows/s']:,.0f} windows/s on {CORES} cores, "
         f"{value['ceiling cpu s per 1000']:.3f} CPU s per 1000; one window alone "
         f"{value['alone ms']:.2f} ms; ready after {value['ready s']:.1f} s; "
-        f"{value['memory MiB']:.0f} MiB.\n\n"
+        f"{value['memory MiB']:.0f} MiB.\n\n{load_table(figures, loads)}"
     )
-    rows = [
-        [load, *(f"{value[f'{load}: {name}']:,.{digits}f}" for name, digits in COLUMNS)] for load in LOADS
-    ]
-    return head + table(["load", *(name for name, _ in COLUMNS)], rows)
+
+
+def load_table(figures: Figures, loads: Sequence[Load]) -> str:
+    """A line a load."""
+    rows = (
+        [load, *(f"{statistics.median(figures[f'{load}: {name}']):,.{digits}f}" for name, digits in COLUMNS)]
+        for load in loads
+    )
+    return table(["load", *(name for name, _ in COLUMNS)], rows)
 
 
 def measure_ceiling(bundle: str, seconds: float, figures: Figures, *, batch: int = CEILING_BATCH) -> None:

@@ -25,7 +25,7 @@ from export.bundle import BundleFolder, InvalidBundle, Manifest, find_bundle
 from service.core.runtime import Asked, OnnxRuntime
 from service.settings import ProviderChoice
 from tests.benchmarks.comparable import NAME, comparable_network, make_comparable_bundle
-from tests.benchmarks.front_ends import Figures, measure_all, serving
+from tests.benchmarks.front_ends import Figures, load_table, measure_all, serving
 from tests.benchmarks.gpu_limits import (
     arithmetic_limit,
     copying_limit,
@@ -45,7 +45,6 @@ LOADS: Final = tuple(
     for protocol in ("json", "binary", "grpc")
     for callers, windows in ((1, 1), (64, 1), (8, 64))
 )
-SERVICE: Final = ("one worker, load", "windows/s", "of the graph", "p50 ms", "p99 ms", "cores")
 Rates = dict[int, float]
 
 
@@ -189,17 +188,8 @@ def markdown(results: Results) -> str:
     graph = ([size, *(f"{found[size]:,.0f}" for found in results.rates.values())] for size in sizes)
     lines = [table(["windows/s, batch", *results.rates], graph, texts=0)]
     lines += ["", *(f"- {note}" for note in results.notes)]
-    rows: list[list[str]] = []
     for provider, figures in results.service.items():
-        for load in LOADS:
-            speed, share, p50, p99, cpu = (
-                figures[f"{load}: {name}"][-1]
-                for name in ("windows/s", "over ceiling", "p50 ms", "p99 ms", "cpu s per 1000")
-            )
-            cells = (f"{each:.2f}" for each in (share, p50, p99, speed * cpu / 1000))
-            rows.append([f"{provider}: {load}", f"{speed:,.0f}", *cells])
-    if rows:
-        lines += ["", table(SERVICE, rows)]
+        lines += ["", f"One worker on {provider}; the ceiling is its graph:", "", load_table(figures, LOADS)]
     lines += ["", *(f"Not measured: {line}" for line in results.missing)]
     return "\n".join(lines).rstrip() + "\n"
 

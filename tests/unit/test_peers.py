@@ -1,4 +1,4 @@
-"""The table of peers: figures where there are some, and a reason where there are none."""
+"""The report of peers: figures where there are some, and a reason where there are none."""
 
 import subprocess
 
@@ -9,36 +9,20 @@ from typer.testing import CliRunner
 from tests.benchmarks import front_ends
 from tests.benchmarks.peers import __main__ as peers
 from tests.benchmarks.peers import environment
+from tests.benchmarks.peers.__main__ import Result
 from tests.benchmarks.peers.environment import PeerFailed, installed
-from tests.benchmarks.peers.peer import PEERS
-from tests.benchmarks.peers.report import HEADINGS, Result, markdown
+from tests.benchmarks.peers.peer import PEERS, loads_of
 
 
-def figures(protocol, ratio):
-    names = ("over ceiling", "p50 ms", "p99 ms", "failed", "cpu s per 1000")
-    loads = ("1 a call, 64 callers", "64 a call, 8 callers")
-    found = {f"{protocol}, {load}: {name}": [ratio] for load in loads for name in names}
-    return found | {"ceiling windows/s": [5000.0], "ready s": [1.0], "memory MiB": [512.0]}
+def test_a_peer_that_cannot_be_installed_is_in_the_report_with_the_reason():
+    loads = loads_of("json")
+    figures = {f"{load}: {name}": [0.5] for load in loads for name, _ in front_ends.COLUMNS}
+    of_all = ("ceiling windows/s", "ceiling cpu s per 1000", "alone ms", "ready s", "memory MiB")
+    ours = Result("ours", loads, figures | {name: [1.0] for name in of_all})
+    peer = Result("peer", loads, failure="cannot be installed: no such package")
 
-
-def rows(text):
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line
-    ]
-
-
-def test_a_peer_that_cannot_be_installed_is_in_the_table_with_the_reason():
-    results = {
-        "ours": Result("ours", ("json",), figures("json", 0.5)),
-        "peer": Result("peer", ("json",), failure="cannot be installed: no such package"),
-    }
-
-    heading, _, ours, peer = rows(markdown(results))
-
-    assert len(heading) == len(ours) == len(peer) == len(HEADINGS)
-    assert ours[1] == "0.50"
-    assert ours[-1] == "0.50 GiB"
-    assert peer[:2] == ["peer: json", "not measured: cannot be installed: no such package"]
+    assert "| json, 1 a call, 64 callers | 0 | 0.50 | 0.50 |" in ours.markdown()
+    assert peer.markdown() == "### peer\n\nNot measured: cannot be installed: no such package"
 
 
 def test_what_pip_says_last_is_the_reason(tmp_path, monkeypatch):

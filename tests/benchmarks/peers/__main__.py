@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -26,16 +26,31 @@ from rich.progress import Progress
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
-from tests.benchmarks.front_ends import Served, measure_all, measure_ceiling, serving
+from tests.benchmarks.front_ends import Figures, Served, measure_all, measure_ceiling, section, serving
 from tests.benchmarks.loads import LAST_CYCLE, Asker, Load, require_generators
 from tests.benchmarks.payloads import ROWS, Payloads, identical
 from tests.benchmarks.peers.environment import PeerFailed, place_for, serving_peer
 from tests.benchmarks.peers.peer import PEERS, TENSORS, PeerAsker, loads_of
-from tests.benchmarks.peers.report import Result, markdown
 from tests.benchmarks.tables import keep
 
 OURS = "rulserve"
 UNDER_LOAD = (OSError, psutil.Error, httpx.HTTPError, grpc.RpcError, subprocess.SubprocessError, RuntimeError)
+
+
+@dataclass
+class Result:
+    """One server's figures over all rounds, or why it has none."""
+
+    title: str
+    loads: tuple[Load, ...]
+    figures: Figures = field(default_factory=dict)
+    failure: str = ""
+
+    def markdown(self) -> str:
+        """A section of the report."""
+        if self.failure or not self.figures:
+            return f"### {self.title}\n\nNot measured: {self.failure}"
+        return section(self.title, self.figures, self.loads)
 
 
 def main(
@@ -50,8 +65,8 @@ def main(
     unknown = [name for name in chosen if name not in PEERS]
     if unknown:
         raise typer.BadParameter(f"expected peers out of {', '.join(PEERS)}, got {unknown[0]}")
-    results = {OURS: Result(OURS, tuple(TENSORS))}
-    results |= {name: Result(PEERS[name].title, tuple(PEERS[name].calls)) for name in chosen}
+    results = {OURS: Result(OURS, loads_of(*TENSORS))}
+    results |= {name: Result(PEERS[name].title, PEERS[name].loads) for name in chosen}
     with tempfile.TemporaryDirectory() as folder, Progress() as progress:
         bundle = str(make_comparable_bundle(Path(folder)))
         task = progress.add_task("", total=rounds * len(results))
@@ -61,15 +76,16 @@ def main(
                 if not result.failure:
                     _round(name, result, bundle, Path(folder), seconds)
                 progress.advance(task)
-    keep(output, "peers", markdown(results), {name: asdict(result) for name, result in results.items()})
+    text = "\n\n".join(result.markdown() for result in results.values())
+    keep(output, "peers", text, {name: asdict(result) for name, result in results.items()})
 
 
 def _round(name: str, result: Result, bundle: str, folder: Path, seconds: float) -> None:
     """Measure one server once, just after the ceiling."""
     try:
         measure_ceiling(bundle, seconds, result.figures)
-        with _server(name, bundle, folder) as (asker, loads, served):
-            measure_all(asker, loads, served, seconds, result.figures)
+        with _server(name, bundle, folder) as (asker, served):
+            measure_all(asker, result.loads, served, seconds, result.figures)
     except PeerFailed as error:
         result.failure, result.figures = str(error), {}
     except UNDER_LOAD as error:
@@ -77,16 +93,16 @@ def _round(name: str, result: Result, bundle: str, folder: Path, seconds: float)
 
 
 @contextmanager
-def _server(name: str, bundle: str, folder: Path) -> Iterator[tuple[Asker, tuple[Load, ...], Served]]:
+def _server(name: str, bundle: str, folder: Path) -> Iterator[tuple[Asker, Served]]:
     bodies = folder / f"bodies-{name}"
     if name == OURS:
         with serving("envoy", bundle, folder) as served:
-            yield Payloads(bundle, bodies, ROWS), loads_of(*TENSORS), served
+            yield Payloads(bundle, bodies, ROWS), served
         return
     peer = PEERS[name]
     place = place_for(name, peer, folder, Path(bundle) / "model.onnx")
     with serving_peer(peer, place, bundle, _rul(bundle, LAST_CYCLE if peer.ages else np.nan)) as served:
-        yield PeerAsker(bundle, bodies, peer), peer.loads, served
+        yield PeerAsker(bundle, bodies, peer), served
 
 
 def _rul(bundle: str, last_cycle: float) -> float:
