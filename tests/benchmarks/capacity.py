@@ -56,7 +56,7 @@ INTERRUPTED_SHARE: Final = 0.8
 SHARE_OF_BATCHES: Final = 0.5
 """Time of each size of batches, over that of a load."""
 GRAPH_RUNS: Final = 200
-HTTP_DOORS: Final = ("json", "rows json", "oip json", "binary")
+HTTP_DOORS: Final = ("json", "oip json", "binary")
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
 RESULT: Final = Path(__file__).with_name("service_times.json")
 T = TypeVar("T")

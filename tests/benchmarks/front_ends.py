@@ -28,7 +28,7 @@ from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
 from tests.benchmarks.loads import LAST_CYCLE, LOADS, Asker, Load, require_generators, window_of
-from tests.benchmarks.payloads import ROWS, Payloads
+from tests.benchmarks.payloads import Payloads
 from tests.benchmarks.tables import keep, table
 from tests.integration.conftest import running
 
@@ -82,7 +82,7 @@ def main(
                 figures = kept.setdefault(bundle, {}).setdefault(server, {})
                 measure_ceiling(paths[bundle], seconds, figures)
                 with serving(server, paths[bundle], Path(folder)) as served:
-                    asker = Payloads(paths[bundle], Path(folder) / "calls", ROWS)
+                    asker = Payloads(paths[bundle], Path(folder) / "calls")
                     measure_all(asker, LOADS, served, seconds, figures)
                 progress.advance(steps)
     sections = (

@@ -35,7 +35,7 @@ from tests.benchmarks.gpu_limits import (
     rate,
 )
 from tests.benchmarks.loads import LAST_CYCLE, Load, window_of
-from tests.benchmarks.payloads import ROWS, Payloads
+from tests.benchmarks.payloads import Payloads
 from tests.benchmarks.tables import table
 
 USEFUL: Final = 0.95
@@ -159,7 +159,7 @@ def measure_service(path: str, provider: str, seconds: float, work: Path, result
     settings = {"provider": provider, "max_batch_windows": str(useful(graph))}
     figures: Figures = {"ceiling windows/s": [max(graph.values())]}
     with serving("one", path, work, **settings) as served:
-        measure_all(Payloads(path, work / "calls", ROWS), LOADS, served, max(1, round(seconds)), figures)
+        measure_all(Payloads(path, work / "calls"), LOADS, served, max(1, round(seconds)), figures)
     results.service[provider] = figures
 
 

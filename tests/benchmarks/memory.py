@@ -16,7 +16,7 @@ import typer
 
 from tests.benchmarks.front_ends import serving
 from tests.benchmarks.loads import Load
-from tests.benchmarks.payloads import ROWS, Payloads
+from tests.benchmarks.payloads import Payloads
 
 CALLERS: Final = 64
 MIB: Final = 1024
@@ -32,7 +32,7 @@ def main(
     loads = [Load("json", CALLERS), Load("grpc", CALLERS)] if one else [Load("binary", CALLERS)]
     with tempfile.TemporaryDirectory() as folder, serving(server, bundles, Path(folder)) as served:
         workers = served.workers()
-        asker = Payloads(bundles.split(",", maxsplit=1)[0], Path(folder) / "calls", ROWS)
+        asker = Payloads(bundles.split(",", maxsplit=1)[0], Path(folder) / "calls")
         print(f"ready after {served.ready:.1f} s\n{'requests':>9}  MiB of each worker: RSS, PSS, anonymous")
         answered, step = 0, 0
         show(answered, workers)

@@ -1,7 +1,8 @@
 """The calls of a load, for each door of the service: realistic calls that vary, or one call repeated.
 
-Realistic calls differ in their windows, units and cycle numbers; JSON numbers have 15 significant
-digits, and over HTTP every request has an id of its own. The repeated call has six digits and no id.
+Realistic calls differ in their windows, units and cycle numbers; readings are by column, JSON numbers have 15
+significant digits, and over HTTP every request has an id of its own. The repeated call has readings by row,
+six digits and no id.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class Windows:
     last_cycle: list[Any]
     id: str
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the model."""
+        return self.manifest.schema_of_columns.names
+
     def numbers(self, readings: np.ndarray) -> list[float]:
         """Readings as a client of this kind writes them in JSON."""
         digits = 15 if self.id else 6
@@ -64,10 +70,6 @@ class Windows:
     def headers(self) -> dict[str, str]:
         """The request's id, where it has one."""
         return {"x-request-id": self.id} if self.id else {}
-
-
-ROWS: Final = MappingProxyType({"json": "rows json", "grpc": "rows grpc"})
-"""Doors that read a window by rows."""
 
 
 class Payloads:
@@ -127,23 +129,14 @@ def _simulated(bundle: str) -> tuple[Manifest, np.ndarray]:
     return manifest, simulated.readings[simulated.lengths == simulated.lengths.max()]
 
 
-def json_columns(given: Windows) -> HttpCall:
-    """`POST /v1/predict` by columns, as in the README."""
-    names = [column.name for column in given.manifest.columns]
-    values = [dict(zip(names, map(given.numbers, readings.T), strict=True)) for readings in given.readings]
-    return _predict(given, "columns", values)
-
-
-def json_rows(given: Windows) -> HttpCall:
-    """`POST /v1/predict` by rows."""
-    return _predict(given, "readings", [[given.numbers(row) for row in rows] for rows in given.readings])
-
-
-def _predict(given: Windows, kind: str, values: Sequence[object]) -> HttpCall:
-    windows = [
-        {"unit": unit, "last_cycle": last_cycle, kind: each}
-        for unit, last_cycle, each in zip(given.units, given.last_cycle, values, strict=True)
-    ]
+def own_json(given: Windows) -> HttpCall:
+    """`POST /v1/predict`: by columns, as in the README; the repeated call by rows."""
+    windows: list[dict[str, Any]] = []
+    for unit, last_cycle, readings in zip(given.units, given.last_cycle, given.readings, strict=True):
+        values: dict[str, Any] = {"readings": [given.numbers(row) for row in readings]}
+        if given.id:
+            values = {"columns": dict(zip(given.names, map(given.numbers, readings.T), strict=True))}
+        windows.append({"unit": unit, "last_cycle": last_cycle, **values})
     named = {"model": given.manifest.name} if given.id else {}
     body = json.dumps({**named, "windows": windows})
     return HttpCall("/v1/predict", {"content-type": "application/json", **given.headers()}, body.encode())
@@ -173,27 +166,15 @@ def oip_grpc(given: Windows) -> GrpcCall:
     return GrpcCall(INFER, message.SerializeToString(), given.headers())
 
 
-def grpc_columns(given: Windows) -> GrpcCall:
-    """`Predict` by columns, as in the README."""
-    names = [column.name for column in given.manifest.columns]
-
-    def values(readings: np.ndarray) -> dict[str, Any]:
-        series = [rul.Series(values=column.tolist()) for column in readings.T]
-        return {"columns": rul.Columns(columns=dict(zip(names, series, strict=True)))}
-
-    return _rpc(given, values)
-
-
-def grpc_rows(given: Windows) -> GrpcCall:
-    """`Predict` by rows."""
-    return _rpc(given, lambda readings: {"readings": rul.Readings(values=readings.ravel().tolist())})
-
-
-def _rpc(given: Windows, values: Callable[[np.ndarray], dict[str, Any]]) -> GrpcCall:
-    windows = [
-        rul.Window(unit=unit, last_cycle=last_cycle, **values(readings))
-        for unit, last_cycle, readings in zip(given.units, given.last_cycle, given.readings, strict=True)
-    ]
+def own_grpc(given: Windows) -> GrpcCall:
+    """`Predict`: by columns, as in the README; the repeated call by rows."""
+    windows: list[rul.Window] = []
+    for unit, last_cycle, readings in zip(given.units, given.last_cycle, given.readings, strict=True):
+        values: dict[str, Any] = {"readings": rul.Readings(values=readings.ravel().tolist())}
+        if given.id:
+            series = [rul.Series(values=column.tolist()) for column in readings.T]
+            values = {"columns": rul.Columns(columns=dict(zip(given.names, series, strict=True)))}
+        windows.append(rul.Window(unit=unit, last_cycle=last_cycle, **values))
     name = given.manifest.name if given.id else ""
     message = rul.PredictRequest(model=name, windows=windows)
     return GrpcCall(PREDICT, message.SerializeToString(), given.headers())
@@ -208,6 +189,5 @@ def _named(given: Windows) -> dict[str, str]:
 
 
 DOORS: Final[dict[str, Callable[[Windows], Any]]] = {
-    "json": json_columns, "rows json": json_rows, "oip json": oip_json, "binary": oip_binary,
-    "grpc": grpc_columns, "rows grpc": grpc_rows, "oip grpc": oip_grpc,
+    "json": own_json, "oip json": oip_json, "binary": oip_binary, "grpc": own_grpc, "oip grpc": oip_grpc,
 }  # fmt: skip

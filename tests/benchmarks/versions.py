@@ -39,13 +39,8 @@ BESIDE: Final = "fd001,fd002,fd003"
 SHAPES: Final = ((64, 1), (8, 64))
 """Callers, and windows a call."""
 REALISTIC: Final = ("json", "binary", "grpc")
-IDENTICAL: Final = ("rows json", "oip json", "binary", "rows grpc", "oip grpc")
-AT_THE_FLOOR: Final = {
-    "json": "oip json",
-    "rows json": "oip json",
-    "grpc": "oip grpc",
-    "rows grpc": "oip grpc",
-}
+IDENTICAL: Final = ("json", "oip json", "binary", "grpc", "oip grpc")
+AT_THE_FLOOR: Final = {"json": "oip json", "grpc": "oip grpc"}
 """The floor's protocols, each by the protocol of the service that it stands beside."""
 CELLS: Final = (
     *(Load(door, *shape, realistic=True) for door in REALISTIC for shape in ((1, 1), *SHAPES)),

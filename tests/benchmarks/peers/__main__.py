@@ -28,7 +28,7 @@ from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
 from tests.benchmarks.front_ends import Figures, Served, measure_all, measure_ceiling, section, serving
 from tests.benchmarks.loads import LAST_CYCLE, Asker, Load, require_generators
-from tests.benchmarks.payloads import ROWS, Payloads, identical
+from tests.benchmarks.payloads import Payloads, identical
 from tests.benchmarks.peers.environment import PeerFailed, place_for, serving_peer
 from tests.benchmarks.peers.peer import PEERS, TENSORS, PeerAsker, loads_of
 from tests.benchmarks.tables import keep
@@ -97,7 +97,7 @@ def _server(name: str, bundle: str, folder: Path) -> Iterator[tuple[Asker, Serve
     bodies = folder / f"bodies-{name}"
     if name == OURS:
         with serving("envoy", bundle, folder) as served:
-            yield Payloads(bundle, bodies, ROWS), served
+            yield Payloads(bundle, bodies), served
         return
     peer = PEERS[name]
     place = place_for(name, peer, folder, Path(bundle) / "model.onnx")

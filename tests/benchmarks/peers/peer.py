@@ -17,7 +17,7 @@ import onnxruntime
 
 from tests.benchmarks.comparable import NAME
 from tests.benchmarks.loads import LAST_CYCLE, GrpcCall, HttpCall, Load, Measured, by_grpc, by_http
-from tests.benchmarks.payloads import Windows, identical, json_rows, oip_binary, oip_grpc, oip_json
+from tests.benchmarks.payloads import Windows, identical, oip_binary, oip_grpc, oip_json, own_json
 from tests.benchmarks.peers.triton import start_triton
 
 SERVERS: Final = Path(__file__).parent / "servers"
@@ -50,7 +50,7 @@ def bare(given: Windows) -> HttpCall:
     )
 
 
-OWN: Final[Calls] = {"json": json_rows}
+OWN: Final[Calls] = {"json": own_json}
 """Rulserve's own body, for whoever leaves the choice."""
 TENSORS: Final[Calls] = {"json": oip_json, "binary": oip_binary, "grpc": oip_grpc}
 """The Open Inference Protocol, where the ages of units are a column."""
