@@ -187,23 +187,6 @@ class Appended(msgspec.Struct, frozen=True):
     refusal: WindowError | None = None
 
 
-class Curve(msgspec.Struct, frozen=True):
-    """Expected cost per cycle of a stop in so many cycles."""
-
-    in_cycles: list[float]
-    cost_per_cycle: list[float]
-
-
-class UnitDecision(msgspec.Struct, frozen=True):
-    """When to stop a unit, from its latest stored prediction; null where that is no ground for a decision."""
-
-    unit: str
-    model: str
-    last_cycle: int
-    decision: Decision | None
-    curve: Curve | None
-
-
 class Answerer(Protocol):
     """A model that answers windows, in this process or on a server."""
 

@@ -28,7 +28,6 @@ from rul_client.answers import (
     Prediction,
     Predictions,
     Refused,
-    UnitDecision,
     answers_of,
 )
 from rul_client.errors import RemoteFailed, Retryable
@@ -36,7 +35,7 @@ from rul_client.grpc import Rpc
 from rul_client.http import TIMEOUT_SECONDS, http_client, request
 from rul_client.readings import Frame, Readings, Window, numbered, windows_of, windows_per_request
 from rul_client.unit_windows import last_windows
-from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody
+from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody, UnitDecision
 
 ATTEMPTS: Final = 6
 MAX_PAUSE_SECONDS: Final = 30.0

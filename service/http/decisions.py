@@ -8,11 +8,11 @@ import msgspec
 
 from model.decision import CostCurve, Forecast
 from model.domain import RulState
-from service.core.queries import Decision
 from service.edge.keys import KeyScope
 from service.http.problem import wrong
 from service.http.shell import Call, Endpoint, Parameter, Reply, json_reply
 from service.http.units import MODEL, key_of, of_store, read_query
+from service.http.units_bodies import Curve, UnitDecision
 from service.http.units_cycles import costs_of_address
 from service.labels import Route
 from service.store.rows import FleetRow
@@ -21,27 +21,6 @@ PATH: Final = "/v1/units/{unit:path}/decision"
 _COST: Final = {"type": "number", "exclusiveMinimum": 0}
 MOST_SHOWN: Final = 500
 """Most points of a curve in an answer."""
-
-
-class Curve(msgspec.Struct, frozen=True):
-    """Expected cost per cycle of a planned stop in so many cycles."""
-
-    in_cycles: list[int]
-    cost_per_cycle: list[float]
-
-
-class UnitDecision(msgspec.Struct, frozen=True):
-    """When to stop a unit, and the cost of every other stop.
-
-    Both are null where there is nothing to decide: the unit has failed or left service, or its latest
-    prediction is no ground for a decision.
-    """
-
-    unit: str
-    model: str
-    last_cycle: int
-    decision: Decision | None
-    curve: Curve | None
 
 
 def endpoints() -> list[Endpoint]:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from model.domain import HEALTH_LABELS, LARGEST_CYCLE, FloatArray, RulState
-from service.core.queries import Interval
+from service.core.queries import Decision, Interval
 from service.store.explanation import Explanation, read_explanation
 from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
 from service.store.rows import DeletedRows, FleetRow, History, Stretch
@@ -90,6 +90,27 @@ class PastPrediction(msgspec.Struct, frozen=True):
     truth: float | UnsetType = UNSET
     error: float | UnsetType = UNSET
     covered: bool | UnsetType = UNSET
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Expected cost per cycle of a planned stop in so many cycles."""
+
+    in_cycles: list[int]
+    cost_per_cycle: list[float]
+
+
+class UnitDecision(msgspec.Struct, frozen=True):
+    """When to stop a unit, and the cost of every other stop.
+
+    Both are null where there is nothing to decide: the unit has failed or left service, or its latest
+    prediction is no ground for a decision.
+    """
+
+    unit: str
+    model: str
+    last_cycle: int
+    decision: Decision | None
+    curve: Curve | None
 
 
 class ReadingsBody(msgspec.Struct, frozen=True):
