@@ -15,9 +15,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -27,8 +28,8 @@ from rich.progress import Progress
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
-from tests.benchmarks.loads import LAST_CYCLE, LOADS, Asker, Load, require_generators, window_of
-from tests.benchmarks.payloads import Payloads
+from tests.benchmarks.loads import LAST_CYCLE, LOADS, CallsFor, Load, put_under, require_generators, window_of
+from tests.benchmarks.payloads import calls_of
 from tests.benchmarks.tables import keep, table
 from tests.integration.conftest import running
 
@@ -82,8 +83,7 @@ def main(
                 figures = kept.setdefault(bundle, {}).setdefault(server, {})
                 measure_ceiling(paths[bundle], seconds, figures)
                 with serving(server, paths[bundle], Path(folder)) as served:
-                    asker = Payloads(paths[bundle], Path(folder) / "calls")
-                    measure_all(asker, LOADS, served, seconds, figures)
+                    measure_all(partial(calls_of, paths[bundle]), LOADS, served, seconds, figures)
                 progress.advance(steps)
     sections = (
         section(f"{bundle} behind {SERVERS[server]}", kept[bundle][server], LOADS)
@@ -97,19 +97,19 @@ def _bundle(name: str, folder: Path) -> str:
 
 
 def measure_all(
-    asker: Asker, loads: Sequence[Load], served: Served, seconds: float, figures: Figures
+    calls_for: CallsFor, loads: Sequence[Load], served: Served, seconds: float, figures: Figures
 ) -> None:
     """Put a server under each load; note also its start and its memory after the last one."""
     figures.setdefault("ready s", []).append(served.ready)
     for load in loads:
-        measure(asker, load, served, seconds, figures)
+        measure(load, calls_for(load), served, seconds, figures)
     figures.setdefault("memory MiB", []).append(served.memory_mib())
 
 
-def measure(asker: Asker, load: Load, served: Served, seconds: float, figures: Figures) -> None:
-    """Put a server under a load, and add what came of it."""
+def measure(load: Load, calls: Sequence[Any], served: Served, seconds: float, figures: Figures) -> None:
+    """Put a server under a load of these calls, and add what came of it."""
     busy, start = cpu_seconds(served.pids), time.perf_counter()
-    got = asker.measure(load, served.http, served.target, seconds)
+    got = put_under(load, calls, served.http, served.target, seconds)
     used, took = cpu_seconds(served.pids) - busy, min(time.perf_counter() - start, seconds)
     found = {
         "windows/s": got.windows / took,

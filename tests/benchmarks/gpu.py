@@ -14,6 +14,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -35,7 +36,7 @@ from tests.benchmarks.gpu_limits import (
     rate,
 )
 from tests.benchmarks.loads import LAST_CYCLE, Load, window_of
-from tests.benchmarks.payloads import Payloads
+from tests.benchmarks.payloads import calls_of
 from tests.benchmarks.tables import table
 
 USEFUL: Final = 0.95
@@ -159,7 +160,7 @@ def measure_service(path: str, provider: str, seconds: float, work: Path, result
     settings = {"provider": provider, "max_batch_windows": str(useful(graph))}
     figures: Figures = {"ceiling windows/s": [max(graph.values())]}
     with serving("one", path, work, **settings) as served:
-        measure_all(Payloads(path, work / "calls"), LOADS, served, max(1, round(seconds)), figures)
+        measure_all(partial(calls_of, path), LOADS, served, max(1, round(seconds)), figures)
     results.service[provider] = figures
 
 

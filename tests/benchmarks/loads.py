@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import grpc
 import numpy as np
@@ -123,12 +124,8 @@ LOADS = tuple(
 )
 
 
-class Asker(Protocol):
-    """A program that puts a server under a load."""
-
-    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
-        """Load a server for so long."""
-        ...
+CallsFor = Callable[[Load], Sequence[Any]]
+"""Gives the calls of a load: all by HTTP, or all by gRPC."""
 
 
 def require_generators() -> None:
@@ -146,6 +143,14 @@ def window_of(bundle: str) -> np.ndarray:
     manifest = OnnxRuntime.load(find_bundle(bundle)).manifest
     windows = simulated_windows(manifest, count=64, seed=1)
     return windows.readings[int(windows.lengths.argmax())]
+
+
+def put_under(load: Load, calls: Sequence[Any], http: str, target: str, seconds: float) -> Measured:
+    """Load a server with these calls for so long: HTTP at `http`, gRPC at `target`."""
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(calls[0], GrpcCall):
+            return by_grpc(calls, load, target, seconds, Path(folder))
+        return by_http(calls, load, http, seconds, Path(folder))
 
 
 def by_http(calls: Sequence[HttpCall], load: Load, http: str, seconds: float, folder: Path) -> Measured:

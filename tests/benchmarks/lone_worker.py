@@ -169,7 +169,7 @@ def lone_worker(bundle: str, door: str, folder: Path) -> Iterator[tuple[Crew, in
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("the measurement needs two cores: one serves, one asks")
-    calls = calls_of(bundle, door, Load(door, CONNECTIONS, realistic=True))
+    calls = calls_of(bundle, Load(door, CONNECTIONS, realistic=True))
     try:
         os.sched_setaffinity(0, cores[:1])
         with serving("one", bundle, folder) as served:

@@ -15,8 +15,8 @@ from typing import Final
 import typer
 
 from tests.benchmarks.front_ends import serving
-from tests.benchmarks.loads import Load
-from tests.benchmarks.payloads import Payloads
+from tests.benchmarks.loads import Load, put_under
+from tests.benchmarks.payloads import calls_of
 
 CALLERS: Final = 64
 MIB: Final = 1024
@@ -32,13 +32,13 @@ def main(
     loads = [Load("json", CALLERS), Load("grpc", CALLERS)] if one else [Load("binary", CALLERS)]
     with tempfile.TemporaryDirectory() as folder, serving(server, bundles, Path(folder)) as served:
         workers = served.workers()
-        asker = Payloads(bundles.split(",", maxsplit=1)[0], Path(folder) / "calls")
+        first = bundles.split(",", maxsplit=1)[0]
         print(f"ready after {served.ready:.1f} s\n{'requests':>9}  MiB of each worker: RSS, PSS, anonymous")
         answered, step = 0, 0
         show(answered, workers)
         while answered < requests:
             load = loads[step % len(loads)]
-            answered += asker.measure(load, served.http, served.target, seconds).windows
+            answered += put_under(load, calls_of(first, load), served.http, served.target, seconds).windows
             step += 1
             show(answered, workers)
 

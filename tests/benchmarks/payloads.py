@@ -8,11 +8,9 @@ six digits and no id.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +20,7 @@ from export.probes import simulated_windows
 from service.core.runtime import OnnxRuntime
 from service.proto import open_inference_pb2 as oip
 from service.proto import rul_v1_pb2 as rul
-from tests.benchmarks.loads import ID, LAST_CYCLE, GrpcCall, HttpCall, Load, Measured, by_grpc, by_http
+from tests.benchmarks.loads import ID, LAST_CYCLE, GrpcCall, HttpCall, Load
 from tests.oip import HEADER, binary_request, described
 
 PREDICT: Final = "rul.v1.RulService/Predict"
@@ -72,32 +70,10 @@ class Windows:
         return {"x-request-id": self.id} if self.id else {}
 
 
-class Payloads:
-    """Asks one server for one model, as loads say.
-
-    Args:
-        bundle: The model's name or folder; its manifest describes the windows.
-        folder: The folder of the files that the tools send.
-        doors: Other doors to ask, by the protocols of loads.
-    """
-
-    def __init__(self, bundle: str, folder: Path, doors: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._bundle: Final = bundle
-        self._folder: Final = folder
-        self._doors: Final = doors
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
-        """Load a server for so long."""
-        calls = calls_of(self._bundle, self._doors.get(load.protocol, load.protocol), load)
-        if isinstance(calls[0], GrpcCall):
-            return by_grpc(calls, load, target, seconds, self._folder)
-        return by_http(calls, load, http, seconds, self._folder)
-
-
 @cache
-def calls_of(bundle: str, door: str, load: Load) -> Sequence[Any]:
-    """Every different call of a cell, made once."""
+def calls_of(bundle: str, load: Load) -> Sequence[Any]:
+    """Every different call of a load on the door that its protocol names, made once."""
+    door = load.protocol
     by_rpc = door.endswith("grpc")
     most = min(GRPC_CALLS, load.callers) if by_rpc else HTTP_CALLS if load.windows == 1 else MANY_CALLS
     if not load.realistic:

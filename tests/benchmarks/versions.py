@@ -15,6 +15,7 @@ import os
 import subprocess
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,7 +27,7 @@ from tests.benchmarks.floor import make_floor_graph, serving_floor
 from tests.benchmarks.front_ends import ROOT, Figures, Served, measure, measure_ceiling, programs_of, serving
 from tests.benchmarks.loads import Load, require_generators
 from tests.benchmarks.memory import of
-from tests.benchmarks.payloads import Payloads
+from tests.benchmarks.payloads import calls_of
 from tests.benchmarks.tables import keep
 from tests.benchmarks.versions_report import FLOOR, NEW, OLD, markdown
 
@@ -152,8 +153,9 @@ class Run:
         """Ask every server in turn for one cell."""
         for name in [*order(self.versions, number), *([FLOOR] if FLOOR in servers else [])]:
             doors = AT_THE_FLOOR if name == FLOOR else {}
-            payloads = Payloads(str(self._own), self._folder / "calls", doors)
-            measure(payloads, cell, servers[name], self._seconds, self.figures[name])
+            asked = replace(cell, protocol=doors.get(cell.protocol, cell.protocol))
+            calls = calls_of(str(self._own), asked)
+            measure(cell, calls, servers[name], self._seconds, self.figures[name])
 
     def memory(self, servers: dict[str, Served], payload: str) -> None:
         """Note what a worker holds after the load: the largest."""

@@ -93,7 +93,7 @@ def run_round(
     served: Served, cell: Cell, load: Load, seconds: float, *, settle: float, is_patient: bool
 ) -> None:
     """Run one round of a cell."""
-    calls = calls_of("fd001", load.protocol, load)
+    calls = calls_of("fd001", load)
     busy = cpu_seconds(served.pids)
     with watched(served) as (livez, peak):
         ends = uvloop.run(

@@ -19,7 +19,7 @@ def test_too_many_callers_are_answered_or_refused_and_nothing_fails(
     protocol, answered, refused, tiny_bundle, tmp_path
 ):
     path = str(tiny_bundle.path)
-    calls = calls_of(path, protocol, Load(protocol, 64, 8, realistic=True))
+    calls = calls_of(path, Load(protocol, 64, 8, realistic=True))
     settings = {"max_batch_windows": "1", "request_timeout_seconds": "60", "log_level": "error"}
 
     with running(tmp_path, path, **settings) as server:

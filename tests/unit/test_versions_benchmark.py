@@ -27,15 +27,15 @@ def test_versions_are_compared_round_by_round():
 
 @pytest.mark.parametrize("door", DOORS)
 def test_realistic_calls_differ_and_the_identical_call_is_one(door):
-    realistic = calls_of("fd001", door, Load(door, 64, realistic=True))
+    realistic = calls_of("fd001", Load(door, 64, realistic=True))
     bodies = {call.body if isinstance(call, HttpCall) else call.message for call in realistic}
 
     assert len(bodies) == len(realistic) >= GRPC_CALLS
-    assert len(calls_of("fd001", door, Load(door, 64))) == 1
+    assert len(calls_of("fd001", Load(door, 64))) == 1
 
 
 def test_realistic_json_has_columns_of_float64_and_room_for_an_id():
-    call = calls_of("fd001", "json", Load("json", 64, realistic=True))[0]
+    call = calls_of("fd001", Load("json", 64, realistic=True))[0]
 
     [window] = json.loads(call.body)["windows"]
     digits = [len(repr(value).replace(".", "")) for values in window["columns"].values() for value in values]

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,10 +28,10 @@ from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
 from tests.benchmarks.front_ends import Figures, Served, measure_all, measure_ceiling, section, serving
-from tests.benchmarks.loads import LAST_CYCLE, Asker, Load, require_generators
-from tests.benchmarks.payloads import Payloads, identical
+from tests.benchmarks.loads import LAST_CYCLE, CallsFor, Load, require_generators
+from tests.benchmarks.payloads import calls_of, identical
 from tests.benchmarks.peers.environment import PeerFailed, place_for, serving_peer
-from tests.benchmarks.peers.peer import PEERS, TENSORS, PeerAsker, loads_of
+from tests.benchmarks.peers.peer import PEERS, TENSORS, loads_of
 from tests.benchmarks.tables import keep
 
 OURS = "rulserve"
@@ -84,8 +85,8 @@ def _round(name: str, result: Result, bundle: str, folder: Path, seconds: float)
     """Measure one server once, just after the ceiling."""
     try:
         measure_ceiling(bundle, seconds, result.figures)
-        with _server(name, bundle, folder) as (asker, served):
-            measure_all(asker, result.loads, served, seconds, result.figures)
+        with _server(name, bundle, folder) as (calls_for, served):
+            measure_all(calls_for, result.loads, served, seconds, result.figures)
     except PeerFailed as error:
         result.failure, result.figures = str(error), {}
     except UNDER_LOAD as error:
@@ -93,16 +94,15 @@ def _round(name: str, result: Result, bundle: str, folder: Path, seconds: float)
 
 
 @contextmanager
-def _server(name: str, bundle: str, folder: Path) -> Iterator[tuple[Asker, Served]]:
-    bodies = folder / f"bodies-{name}"
+def _server(name: str, bundle: str, folder: Path) -> Iterator[tuple[CallsFor, Served]]:
     if name == OURS:
         with serving("envoy", bundle, folder) as served:
-            yield Payloads(bundle, bodies), served
+            yield partial(calls_of, bundle), served
         return
     peer = PEERS[name]
     place = place_for(name, peer, folder, Path(bundle) / "model.onnx")
     with serving_peer(peer, place, bundle, _rul(bundle, LAST_CYCLE if peer.ages else np.nan)) as served:
-        yield PeerAsker(bundle, bodies, peer), served
+        yield lambda load: [peer.call(bundle, load)], served
 
 
 def _rul(bundle: str, last_cycle: float) -> float:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import onnxruntime
 
 from tests.benchmarks.comparable import NAME
-from tests.benchmarks.loads import LAST_CYCLE, GrpcCall, HttpCall, Load, Measured, by_grpc, by_http
+from tests.benchmarks.loads import LAST_CYCLE, GrpcCall, HttpCall, Load
 from tests.benchmarks.payloads import Windows, identical, oip_binary, oip_grpc, oip_json, own_json
 from tests.benchmarks.peers.triton import start_triton
 
@@ -92,21 +92,6 @@ class Peer:
 def loads_of(*protocols: str) -> tuple[Load, ...]:
     """The loads of these protocols."""
     return tuple(Load(protocol, *shape) for protocol in protocols for shape in SHAPES)
-
-
-class PeerAsker:
-    """Asks a peer in its own words."""
-
-    def __init__(self, bundle: str, folder: Path, peer: Peer) -> None:
-        self._bundle, self._folder, self._peer = bundle, folder, peer
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
-        """Load the peer for so long."""
-        call = self._peer.call(self._bundle, load)
-        if isinstance(call, GrpcCall):
-            return by_grpc([call], load, target, seconds, self._folder)
-        return by_http([call], load, http, seconds, self._folder)
 
 
 def rul_of_tensors(answer: Any) -> float:
