@@ -5,9 +5,10 @@ A reader is tolerant: fields, codes and states of a later version are no error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -187,18 +188,22 @@ class Appended(msgspec.Struct, frozen=True):
     refusal: WindowError | None = None
 
 
-class Answerer(Protocol):
-    """A model that answers windows, in this process or on a server."""
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """A model that answers windows, in this process or on a server.
+
+    Attributes:
+        costs: Decisions are made with them.
+        max_in_flight: Calls of `answer` at a time.
+        answer: Answers each window, in order; `sensors` and `full` are for models that explain readings.
+    """
 
     manifest: Manifest
     name: ModelName
-    costs: Costs | None  # decisions are made with them
+    costs: Costs | None
     windows_per_request: int
-    max_in_flight: int  # calls of `answer` at a time
-
-    async def answer(self, windows: Sequence[Window], explain: Explain) -> list[Prediction | Refused]:
-        """Answer each window, in order; `sensors` and `full` are for models that explain readings."""
-        ...
+    max_in_flight: int
+    answer: Callable[[Sequence[Window], Explain], Coroutine[Any, Any, list[Prediction | Refused]]]
 
 
 def answers_of(given: Sequence[Any]) -> list[Prediction | Refused]:

@@ -23,12 +23,13 @@ import typer
 from export.bundle import find_bundle
 from export.session import open_bundle
 from model.domain import FloatArray, Trajectory
+from rul_client.answers import Answerer, Explanation, Prediction
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.offline import Offline, open_offline
+from rul_client.commands.predict.offline import open_offline
+from rul_client.readings import Window
 from service.core.answers import NEAR_CAP
 from service.core.departures import LEAST_OUTSIDE, LEAST_SHARE
-from service.core.queries import Clause, Explain, Explanation, Prediction, PredictQuery, Together, Trust
-from service.core.window import WindowInput
+from service.core.queries import Clause, Together, Trust
 from tests.benchmarks.shuffled import shuffled_bundle
 from tests.benchmarks.tables import table
 
@@ -67,14 +68,12 @@ class Case(NamedTuple):
     explanation: Explanation
 
 
-async def explained(model: Offline, units: Sequence[Trajectory]) -> list[Case]:
+async def explained(model: Answerer, units: Sequence[Trajectory]) -> list[Case]:
     """Explain the last window of each unit."""
     cases: list[Case] = []
     for unit in units:
         readings, last = unit.readings[-model.manifest.context :], float(unit.cycles[-1])
-        window = WindowInput(unit.unit, last, None, readings)
-        reply = await model._predictor.predict(PredictQuery([window], explain=Explain.FULL))
-        (prediction,) = reply.predictions
+        (prediction,) = await model.answer([Window(unit.unit, last, readings)], "full")
         assert isinstance(prediction, Prediction)
         assert prediction.explanation
         cases.append(Case(readings, last, prediction, prediction.explanation))
@@ -105,7 +104,9 @@ class Checker:
         readings, usual = case.readings[start:, self._names.index(clause.column)], case.explanation.usual
         bounds = usual[clause.column]
         outside = (
-            readings > bounds.upper[start:] if clause.side == "above" else readings < bounds.lower[start:]
+            readings > np.array(bounds.upper[start:])
+            if clause.side == "above"
+            else readings < np.array(bounds.lower[start:])
         )
         count, known = int(outside.sum()), int((~np.isnan(readings)).sum())
         is_lasting = count >= max(LEAST_OUTSIDE, LEAST_SHARE * known)
@@ -128,7 +129,7 @@ class Checker:
         readings = case.readings.copy()
         for column, cycle in since.items():
             start, usual = cycle - int(case.explanation.cycles[0]), case.explanation.usual[column]
-            middle = (usual.lower + usual.upper)[start:] / 2
+            middle = (np.float32(usual.lower) + np.float32(usual.upper))[start:] / 2
             values = readings[start:, self._names.index(column)]
             values[:] = np.where(np.isnan(values), np.nan, middle)
         lengths, last = np.array([len(readings)]), np.array([case.last_cycle], np.float32)
@@ -156,7 +157,7 @@ async def measure(bundle: str, data: Path, most: int) -> dict[str, list[bool]]:
         verdicts = checker.verdicts(case)
         found["clauses"] += verdicts
         found["with a clause"].append(bool(verdicts))
-        found["supported"].append(case.prediction.trust is Trust.SUPPORTED)
+        found["supported"].append(case.prediction.trust == Trust.SUPPORTED)
         if case.prediction.rul < NEAR_FAILURE:
             found["near: with a clause"].append(bool(verdicts))
             one, three = leads(case, everything)
@@ -169,7 +170,7 @@ async def measure(bundle: str, data: Path, most: int) -> dict[str, list[bool]]:
             mixed = shuffled_bundle(source, Path(folder) / str(seed), seed=seed)
             async with open_offline(str(mixed.path)) as model:
                 shuffled = await explained(model, [units[i] for i in drawn[:SHUFFLED_UNITS]])
-            found["shuffled: unsupported"] += [c.prediction.trust is Trust.UNSUPPORTED for c in shuffled]
+            found["shuffled: unsupported"] += [c.prediction.trust == Trust.UNSUPPORTED for c in shuffled]
     return found
 
 

@@ -11,7 +11,7 @@ from model.domain import InvalidData, Trajectory
 from model.screen import save_picture
 from rul_client.commands.explain.run import chosen, up_to
 from rul_client.commands.explain.run import explained as explain
-from rul_client.commands.predict.offline import Offline
+from rul_client.commands.predict.offline import answerer_of
 from tests.fakes import FakeRuntime, make_manifest
 from tests.unit.test_offline import make_batcher
 
@@ -30,7 +30,7 @@ def unit(name="7", *, cycles=20):
 async def explained():
     runtime = FakeRuntime(make_manifest(context=8, explains_readings=True))
     with ThreadPoolExecutor(2) as threads:
-        offline = Offline(runtime, make_batcher(runtime, threads), max_windows=6, threads=2)
+        offline = answerer_of(runtime, make_batcher(runtime, threads), max_windows=6, threads=2)
         yield await explain(offline, unit())
 
 

@@ -9,7 +9,7 @@ import pytest
 from model.decision import Costs
 from model.domain import Trajectory
 from rul_client.answers import ModelName, Refused
-from rul_client.commands.predict.offline import NO_OBSERVER, Offline
+from rul_client.commands.predict.offline import NO_OBSERVER, answerer_of
 from rul_client.commands.predict.rows import GROUNDS, columns_of, rows, top_sensors
 from rul_client.unit_windows import LAST, UnitWindows
 from service.core.batcher import MicroBatcher
@@ -36,7 +36,7 @@ def executor():
 @pytest.fixture
 def offline(executor):
     runtime = FakeRuntime(make_manifest(context=8))
-    return Offline(runtime, make_batcher(runtime, executor), max_windows=6, threads=2)
+    return answerer_of(runtime, make_batcher(runtime, executor), max_windows=6, threads=2)
 
 
 def make_batcher(runtime, executor):
@@ -74,7 +74,7 @@ async def asked(units, answerer, *, last_only=False):
 async def test_with_costs_each_row_has_the_stop_that_the_service_advises(executor):
     runtime = FakeRuntime(make_manifest(context=8))
     costs = Costs(1.0, 20.0)
-    answerer = Offline(runtime, make_batcher(runtime, executor), max_windows=6, threads=2, costs=costs)
+    answerer = answerer_of(runtime, make_batcher(runtime, executor), max_windows=6, threads=2, costs=costs)
 
     (row,) = (await asked([unit(cycles=119)], answerer, last_only=True))[0]
 
@@ -160,7 +160,7 @@ async def test_the_row_is_what_the_predictor_answers_to_a_window_with_nulls_for_
 
 async def test_rows_of_a_model_that_explains_readings_say_what_they_rest_on(executor):
     runtime = FakeRuntime(make_manifest(context=16, explains_readings=True))
-    offline = Offline(runtime, make_batcher(runtime, executor), max_windows=6, threads=2)
+    offline = answerer_of(runtime, make_batcher(runtime, executor), max_windows=6, threads=2)
 
     (last,), _ = await asked([unit(cycles=12)], offline, last_only=True)
     each, _ = await asked([unit(cycles=12)], offline)

@@ -66,6 +66,6 @@ def test_the_sensors_with_the_largest_contributions_lead(case):
 def test_shuffled_weights_are_unsupported(case, tmp_path):
     shuffled = asyncio.run(explain(shuffled_bundle(find_bundle("fd001"), tmp_path / "fd001", seed=0).path))
 
-    assert case.prediction.trust is Trust.SUPPORTED
-    assert shuffled.prediction.trust is Trust.UNSUPPORTED
+    assert case.prediction.trust == Trust.SUPPORTED
+    assert shuffled.prediction.trust == Trust.UNSUPPORTED
     assert shuffled.explanation.skill < 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from export.bundle import find_bundle
 from model.decision import Costs
-from rul_client.answers import Explain, Prediction, Refused, answers_of
+from rul_client.answers import Answerer, Explain, Prediction, Refused, answers_of
 from rul_client.readings import Window
 from service.core.batcher import MicroBatcher
 from service.core.bundles import load_bundle
@@ -38,38 +38,27 @@ class Unobserved:
 NO_OBSERVER: Final[Any] = Unobserved()
 
 
-class Offline:
-    """An `Answerer` in this process."""
+def answerer_of(
+    runtime: Runtime, batcher: MicroBatcher, *, max_windows: int, threads: int, costs: Costs | None = None
+) -> Answerer:
+    """Make an answerer of a graph in this process, whose requests have at most so many windows."""
+    loaded = LoadedModel.of(runtime, batcher, max_window_cycles=runtime.manifest.context)
+    predictor = Predictor({loaded.name.name: loaded}, max_request_windows=max_windows)
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        batcher: MicroBatcher,
-        *,
-        max_windows: int,
-        threads: int,
-        costs: Costs | None = None,
-    ) -> None:
-        loaded = LoadedModel.of(runtime, batcher, max_window_cycles=runtime.manifest.context)
-        self._predictor: Final = Predictor({loaded.name.name: loaded}, max_request_windows=max_windows)
-        self.manifest = loaded.manifest
-        self.name = loaded.name
-        self.costs = costs
-        self.windows_per_request = max_windows
-        # One request is checked and one is converted while the others keep the threads busy.
-        self.max_in_flight = 2 + -(-threads // BATCHES_PER_REQUEST)
-
-    async def answer(self, windows: Sequence[Window], explain: Explain) -> list[Prediction | Refused]:
-        """Answer each window, in order."""
+    async def answer(windows: Sequence[Window], explain: Explain) -> list[Prediction | Refused]:
         # The window's check accepts an array in place of lists.
         given = [WindowInput(w.unit, w.last_cycle, None, w.readings) for w in windows]  # pyright: ignore[reportArgumentType]
-        query = PredictQuery(given, explain=Level(explain), partial=True, costs=self.costs)
-        reply = await self._predictor.predict(query)
+        query = PredictQuery(given, explain=Level(explain), partial=True, costs=costs)
+        reply = await predictor.predict(query)
         return answers_of(msgspec.to_builtins(reply.predictions, enc_hook=np.ndarray.tolist))
+
+    # One request is checked and one is converted while the others keep the threads busy.
+    in_flight = 2 + -(-threads // BATCHES_PER_REQUEST)
+    return Answerer(loaded.manifest, loaded.name, costs, max_windows, in_flight, answer)
 
 
 @asynccontextmanager
-async def open_offline(bundle: str, *, costs: Costs | None = None) -> AsyncGenerator[Offline, None]:
+async def open_offline(bundle: str, *, costs: Costs | None = None) -> AsyncGenerator[Answerer, None]:
     """Load a bundle, by its name or folder, with the settings of this environment."""
     settings = Settings.read()
     runtime = load_bundle(find_bundle(bundle), settings)
@@ -84,4 +73,4 @@ async def open_offline(bundle: str, *, costs: Costs | None = None) -> AsyncGener
             max_pending_windows=(threads + 2) * max_windows,
             observer=NO_OBSERVER,
         )
-        yield Offline(runtime, batcher, max_windows=max_windows, threads=threads, costs=costs)
+        yield answerer_of(runtime, batcher, max_windows=max_windows, threads=threads, costs=costs)
