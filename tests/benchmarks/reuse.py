@@ -25,7 +25,6 @@ from tests.benchmarks.loads import LAST_CYCLE, window_of
 from tests.benchmarks.tables import table
 
 RUNS: Final = 200
-NAMED: Final = 3  # "/net/part/..."
 OFF: Final = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 Shares = dict[str, float]
 Outputs = dict[str, NDArray[Any]]
@@ -41,16 +40,12 @@ def main(bundle: str = "fd001", batches: str = "1,16,32") -> None:
         session_of(str(find_bundle(bundle).path / "model.onnx"), options)
         slides, grows = kept(path, window_of(bundle))
         profiles = [profile(path, window_of(bundle), size) for size in sizes]
-    parts = [by_part(times) for times in profiles]
-    rows = [
-        [part, *(f"{shares[part]:.2f}" for shares in parts)]
-        for part in sorted(parts[0], key=lambda part: -parts[-1][part])
-    ]
-    for heading, same in (("same while a full window slides", slides), ("same while a window grows", grows)):
+    rows: list[list[str]] = []
+    for heading, same in (("while a full window slides", slides), ("while a window grows", grows)):
         sums = [sum(share * same.get(node, 0.0) for node, share in times.items()) for times in profiles]
         rows.append([heading, *(f"{value:.3f}" for value in sums)])
-    print(f"Share of the graph's time, {bundle}, and how much of it is the same a cycle later:\n")
-    print(table(["part", *(f"batch of {size}" for size in sizes)], rows))
+    print(f"Share of the graph's time, {bundle}, for what is the same a cycle later:\n")
+    print(table(["", *(f"batch of {size}" for size in sizes)], rows))
 
 
 def kept(path: Path, window: FloatArray) -> tuple[Shares, Shares]:
@@ -112,16 +107,6 @@ def profile(path: Path, window: FloatArray, batch: int) -> Shares:
     typical = {node: float(np.quantile(spent, 0.25)) for node, spent in micros.items()}
     total = sum(typical.values())
     return {node: spent / total for node, spent in typical.items()}
-
-
-def by_part(times: Shares) -> Shares:
-    """By part of the network, from the node names that the exporter gives."""
-    shares: Shares = {}
-    for node, share in times.items():
-        parts = node.split("/")
-        part = parts[2] if len(parts) > NAMED else "features of change, age, attention"
-        shares[part] = shares.get(part, 0.0) + share
-    return shares
 
 
 def inputs(window: FloatArray, batch: int, last_cycle: float) -> dict[str, NDArray[Any]]:
