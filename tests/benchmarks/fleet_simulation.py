@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -256,34 +257,27 @@ class Site:
 Trouble = Callable[[Site], Process]
 
 
-def failure(*, at: float, seconds: float) -> Trouble:
-    """Kill one replica, which is back after so many seconds; the balancer notices at once."""
+def failure(*, at: float, seconds: float, lame_duck: float = 0.0, replicas: int | None = 1) -> Trouble:
+    """Kill replicas one after the other, one or all; each is back after so many seconds.
+
+    The balancer notices at once. Before it is killed, a replica answers for `lame_duck` seconds without new
+    requests.
+    """
 
     def run(site: Site) -> Process:
         yield site.env.timeout(at)
-        yield from _absence(site, site.replicas[0], lame_duck=0.0, seconds=seconds)
+        for replica in site.replicas[:replicas]:
+            site.balancer.ready.remove(replica)
+            yield site.env.timeout(lame_duck)
+            site.outcome.lost += replica.kill()
+            yield site.env.timeout(seconds)
+            replica.start()
+            site.balancer.ready.append(replica)
 
     return run
 
 
-def rollout(*, at: float, lame_duck: float, seconds: float) -> Trouble:
-    """Restart the replicas one after the other; each answers without new requests before it ends."""
-
-    def run(site: Site) -> Process:
-        yield site.env.timeout(at)
-        for replica in site.replicas:
-            yield from _absence(site, replica, lame_duck=lame_duck, seconds=seconds)
-
-    return run
-
-
-def _absence(site: Site, replica: Replica, *, lame_duck: float, seconds: float) -> Process:
-    site.balancer.ready.remove(replica)
-    yield site.env.timeout(lame_duck)
-    site.outcome.lost += replica.kill()
-    yield site.env.timeout(seconds)
-    replica.start()
-    site.balancer.ready.append(replica)
+rollout: Final = partial(failure, replicas=None)
 
 
 def simulate(
