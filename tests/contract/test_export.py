@@ -26,6 +26,11 @@ def checkpoint(tiny_bundle):
     return Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
 
 
+@pytest.fixture
+def manifest(tiny_bundle):
+    return open_bundle(tiny_bundle)[1]
+
+
 def test_a_bundle_holds_a_graph_golden_windows_and_a_card(tiny_bundle):
     files = {file.name: file.stat().st_size for file in tiny_bundle.path.iterdir()}
 
@@ -33,9 +38,7 @@ def test_a_bundle_holds_a_graph_golden_windows_and_a_card(tiny_bundle):
     assert sum(files.values()) < 5e6
 
 
-def test_the_manifest_in_the_graph_is_what_training_recorded(tiny_bundle, checkpoint):
-    _, manifest = open_bundle(tiny_bundle)
-
+def test_the_manifest_in_the_graph_is_what_training_recorded(manifest, checkpoint):
     assert manifest.training.config["steps"] == checkpoint.facts["training"]["config"]["steps"]
     assert manifest.schema_of_columns.names[0] == "load"
     assert manifest.baseline == pytest.approx(float(checkpoint.weights["baseline"]))
@@ -97,9 +100,7 @@ def test_a_graph_of_other_weights_fails_parity(tiny_bundle, checkpoint):
         measure_parity(net, session, manifest)
 
 
-def test_probe_windows_are_of_every_kind(tiny_bundle):
-    _, manifest = open_bundle(tiny_bundle)
-
+def test_probe_windows_are_of_every_kind(manifest):
     windows = probe_windows(manifest)
 
     assert windows.readings.shape == (64, manifest.context, len(manifest.columns))
@@ -226,9 +227,7 @@ def test_rul_evaluate_refuses_a_fleet_with_other_columns(tiny_bundle, tmp_path):
     assert "fleet 'cmapss' has the columns" in str(result.exception)
 
 
-def test_the_card_holds_the_manifests_figures(tiny_bundle):
-    _, manifest = open_bundle(tiny_bundle)
-
+def test_the_card_holds_the_manifests_figures(tiny_bundle, manifest):
     card = model_card(manifest, sha256=read_bundle(tiny_bundle).sha256)
 
     assert card == (tiny_bundle.path / "MODEL_CARD.md").read_text(encoding="utf-8")
@@ -237,8 +236,7 @@ def test_the_card_holds_the_manifests_figures(tiny_bundle):
     assert "rul export" in card
 
 
-def test_the_card_has_gradient_boosting_and_thirds_where_the_run_has_them(tiny_bundle):
-    _, manifest = open_bundle(tiny_bundle)
+def test_the_card_has_gradient_boosting_and_thirds_where_the_run_has_them(manifest):
     added = ("boosting_", "third_", "crossvalidation_rmse_below_cap", "crossvalidation_coverage_below")
     older = {name: value for name, value in manifest.metrics.items() if not name.startswith(added)}
 
@@ -257,8 +255,7 @@ def test_the_card_has_gradient_boosting_and_thirds_where_the_run_has_them(tiny_b
 
 
 @pytest.mark.parametrize("given", [[], ["reads_settings=true"]])
-def test_the_cards_command_repeats_the_choice_to_read_settings(tiny_bundle, given):
-    _, manifest = open_bundle(tiny_bundle)
+def test_the_cards_command_repeats_the_choice_to_read_settings(manifest, given):
     config = manifest.training.config | {"given": {"set": given}}
     training = manifest.training.model_copy(update={"config": config})
 
@@ -276,8 +273,7 @@ def test_the_cards_command_repeats_the_choice_to_read_settings(tiny_bundle, give
         (55, "`3.csv` and 52 more files, SHA"),
     ],
 )
-def test_the_card_names_a_few_files_of_the_data(tiny_bundle, files, said):
-    _, manifest = open_bundle(tiny_bundle)
+def test_the_card_names_a_few_files_of_the_data(manifest, files, said):
     names = ", ".join(f"{n}.csv" for n in range(1, files + 1))
     training = manifest.training.model_copy(update={"data_name": names})
 
