@@ -39,7 +39,7 @@ from tests.benchmarks.capacity_report import (
 )
 from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import CORES, cpu_seconds
-from tests.benchmarks.loads import LAST_CYCLE, window_of
+from tests.benchmarks.loads import batch_of, window_of
 from tests.benchmarks.lone_worker import Crew, lone_worker
 from tests.benchmarks.memory import of as memory_of
 from tests.benchmarks.rul_states import replaced
@@ -170,11 +170,10 @@ def loaded(crew: Crew, load: Load, seconds: float, seed: int) -> Loaded:
 
 def graph_seconds(runtime: OnnxRuntime, window: np.ndarray, size: int) -> float:
     """Measure the graph alone, on the core of this program."""
-    readings, lengths = np.repeat(window[None], size, axis=0), np.full(size, len(window), dtype=np.int64)
-    last_cycle, spent = np.full(size, LAST_CYCLE, dtype=np.float32), list[float]()
+    asked, spent = batch_of(window, size), list[float]()
     for _ in range(GRAPH_RUNS):
         start = time.perf_counter()
-        runtime.run(readings, lengths, last_cycle)
+        runtime.run(*asked)
         spent.append(time.perf_counter() - start)
     return statistics.median(spent)
 

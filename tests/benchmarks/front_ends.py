@@ -20,7 +20,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 import psutil
 import typer
 from rich.progress import Progress
@@ -28,7 +27,7 @@ from rich.progress import Progress
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
-from tests.benchmarks.loads import LAST_CYCLE, LOADS, CallsFor, Load, put_under, require_generators, window_of
+from tests.benchmarks.loads import LOADS, CallsFor, Load, batch_of, put_under, require_generators, window_of
 from tests.benchmarks.payloads import calls_of
 from tests.benchmarks.tables import keep, table
 from tests.integration.conftest import running
@@ -165,17 +164,15 @@ def _bare(bundle: str, seconds: float, batch: int) -> tuple[float, float, float]
     """Windows a second and CPU seconds for a thousand in batches; milliseconds of one window alone."""
     runtime = OnnxRuntime.load(find_bundle(bundle))
     window = window_of(bundle)
-    readings = np.repeat(window[None], batch, axis=0)
-    lengths = np.full(batch, len(window), dtype=np.int64)
-    last = np.full(batch, LAST_CYCLE, dtype=np.float32)
+    one, many = batch_of(window, 1), batch_of(window, batch)
     alone: list[float] = []
     for _ in range(100):
         start = time.perf_counter()
-        runtime.run(readings[:1], lengths[:1], last[:1])
+        runtime.run(*one)
         alone.append(1000 * (time.perf_counter() - start))
     start, busy, done = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - start < seconds:
-        runtime.run(readings, lengths, last)
+        runtime.run(*many)
         done += batch
     cpu = 1000 * (time.process_time() - busy) / done
     return done / (time.perf_counter() - start), cpu, statistics.median(alone)

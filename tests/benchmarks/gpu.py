@@ -18,12 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
-import numpy as np
 import torch
 import typer
 
 from export.bundle import BundleFolder, InvalidBundle, Manifest, find_bundle
-from service.core.runtime import Asked, OnnxRuntime
+from service.core.runtime import OnnxRuntime
 from service.settings import ProviderChoice
 from tests.benchmarks.comparable import NAME, comparable_network, make_comparable_bundle
 from tests.benchmarks.front_ends import Figures, load_table, measure_all, serving
@@ -35,7 +34,7 @@ from tests.benchmarks.gpu_limits import (
     profiled_nodes,
     rate,
 )
-from tests.benchmarks.loads import LAST_CYCLE, Load, window_of
+from tests.benchmarks.loads import Load, batch_of, window_of
 from tests.benchmarks.payloads import calls_of
 from tests.benchmarks.tables import table
 
@@ -104,7 +103,7 @@ def measure_provider(
 
     def call_of(size: int) -> Callable[[], object]:
         asked = batch_of(window, size)
-        return lambda: runtime.run(asked.readings, asked.lengths, asked.last_cycle)
+        return lambda: runtime.run(*asked)
 
     results.rates[choice] = {size: rate(call_of(size), size, seconds) for size in sizes}
     best = useful(results.rates[choice])
@@ -128,7 +127,7 @@ def measure_torch(
 
         def call_of(size: int, network: Callable[..., object] = network) -> Callable[[], object]:
             asked = batch_of(window, size)
-            given = [torch.from_numpy(x) for x in (asked.readings, asked.lengths, asked.last_cycle)]
+            given = [torch.from_numpy(x) for x in asked]
 
             @torch.inference_mode()
             def call() -> None:
@@ -167,15 +166,6 @@ def measure_service(path: str, provider: str, seconds: float, work: Path, result
 def useful(found: Rates) -> int:
     """The smallest batch that comes close to the fastest."""
     return min(size for size, value in found.items() if value >= USEFUL * max(found.values()))
-
-
-def batch_of(window: np.ndarray, size: int) -> Asked:
-    """The same window so many times."""
-    return Asked(
-        np.repeat(window[None], size, axis=0),
-        np.full(size, len(window), np.int64),
-        np.full(size, LAST_CYCLE, np.float32),
-    )
 
 
 def torch_device() -> str:

@@ -145,6 +145,12 @@ def window_of(bundle: str) -> np.ndarray:
     return windows.readings[int(windows.lengths.argmax())]
 
 
+def batch_of(window: np.ndarray, size: int, *, last_cycle: float = LAST_CYCLE) -> tuple[np.ndarray, ...]:
+    """The same window so many times, as a graph reads it: readings [B, T, F], lengths, last cycles."""
+    lengths, last = np.full(size, len(window), np.int64), np.full(size, last_cycle, np.float32)
+    return np.repeat(window[None], size, axis=0), lengths, last
+
+
 def put_under(load: Load, calls: Sequence[Any], http: str, target: str, seconds: float) -> Measured:
     """Load a server with these calls for so long: HTTP at `http`, gRPC at `target`."""
     with tempfile.TemporaryDirectory() as folder:

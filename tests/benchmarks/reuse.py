@@ -20,8 +20,9 @@ import typer
 from numpy.typing import NDArray
 
 from export.bundle import find_bundle
+from export.outputs import INPUTS
 from model.domain import FloatArray
-from tests.benchmarks.loads import LAST_CYCLE, window_of
+from tests.benchmarks.loads import LAST_CYCLE, batch_of, window_of
 from tests.benchmarks.tables import table
 
 RUNS: Final = 200
@@ -111,11 +112,7 @@ def profile(path: Path, window: FloatArray, batch: int) -> Shares:
 
 def inputs(window: FloatArray, batch: int, last_cycle: float) -> dict[str, NDArray[Any]]:
     """The same window so many times."""
-    return {
-        "readings": np.repeat(window[None], batch, axis=0),
-        "lengths": np.full(batch, len(window), dtype=np.int64),
-        "last_cycle": np.full(batch, last_cycle, dtype=np.float32),
-    }
+    return dict(zip(INPUTS, batch_of(window, batch, last_cycle=last_cycle), strict=True))
 
 
 def session_options() -> Any:
