@@ -51,12 +51,17 @@ def make_comparable_bundle(folder: Path) -> Path:
     changes: dict[str, Any] = {"name": NAME, "network": NAME, "version": "0", "context": CYCLES, "heads": 0}
     changes["explains_readings"] = False
     manifest = Manifest.model_validate(manifest.model_dump() | changes)
-    torch.manual_seed(0)  # the same weights each time
-    to_onnx(Comparable(_config(manifest)).eval(), made / "model.onnx")
+    to_onnx(comparable_network(manifest), made / "model.onnx")
     write_metadata(made / "model.onnx", metadata_of(manifest))
     golden_windows(Session(made / "model.onnx"), manifest).save(made / "golden.npz")
     write_sums(made)
     return made
+
+
+def comparable_network(manifest: Manifest) -> Comparable:
+    """The network of the bundle, with the same weights each time."""
+    torch.manual_seed(0)
+    return Comparable(_config(manifest)).eval()
 
 
 def _config(manifest: Manifest) -> NetworkConfig:
