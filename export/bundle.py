@@ -85,6 +85,7 @@ class Training(Frozen):
     seed: int
     code_version: Line
     units: int = Field(ge=1, description="units with a known failure; all of them trained the network")
+    censored: int = Field(default=0, ge=0, description="units without a known failure")
     folds: int = Field(ge=2, description="folds of cross-validation, for the interval and the metrics")
     config: dict[str, Any]
 

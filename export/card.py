@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from export.bundle import Manifest
+from export.bundle import Manifest, Training
 from model.domain import NOVELTY_LIMIT
 from model.evaluation import BOOSTING_TITLES, TITLES, boosting_caution
 from model.prognostics import THIRDS
@@ -85,6 +85,7 @@ def model_card(manifest: Manifest, *, sha256: str) -> str:
     training = manifest.training
     settings = [column.name for column in manifest.columns if column.role == "setting"]
     sensors = [column.name for column in manifest.columns if column.role == "sensor"]
+    units = f"{training.units} units form {training.folds} folds.{_censored(training)}"
     entropy = manifest.entropy[0]
     low, high = entropy.limits(manifest.context)
     return f"""# {manifest.name} {manifest.version}
@@ -108,7 +109,7 @@ SHA-256 of `model.onnx`, as answers and `/v1/models` show it:
 {_figures(manifest)}
 
 RUL is capped at {manifest.cap:g} cycles, in truth and answer. Brackets: 95 % by bootstrap over units.
-Windows end at random cycles of a unit's life. {training.units} units form {training.folds} folds. A \
+Windows end at random cycles of a unit's life. {units} A \
 network trained on the
 other folds predicts each fold; the network of this bundle trained on all units. The nominal coverage \
 of the
@@ -146,6 +147,16 @@ def _figures(manifest: Manifest) -> str:
     table = "\n".join(["| cross-validation | |", "|---|---|", *rows])
     caution = boosting_caution(metrics)
     return f"{table}\n\n{caution}" if caution else table
+
+
+def _censored(training: Training) -> str:
+    if not training.censored:
+        return ""
+    return (
+        f" {training.censored} more had no known failure: failed units count for those censored at a lower "
+        "age. That is right where units were censored whatever their state. Where they were replaced before "
+        "they failed, answers are too early."
+    )
 
 
 def _thirds(manifest: Manifest) -> str:

@@ -23,7 +23,8 @@ from export.evaluation_windows import (
     require_failures,
 )
 from export.pictures import require_matplotlib
-from model.dataset import answerable, failed_units, truncated_windows
+from model.censoring import failed_units
+from model.dataset import answerable, truncated_windows
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.evaluation import TITLES, Answered, Figure, figures
 from model.fleet import Fleet
@@ -151,7 +152,7 @@ def _window_tables(session: Session, manifest: Manifest, windows: WindowSet) -> 
     with Console(stderr=True).status(f"predicting {len(windows)} windows"):
         answers = session.answer_all(windows)
         lower, upper = answers["rul_interval"].T
-        answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
+        answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit, windows.weight)
         thirds = by_answer(answered, cap=manifest.cap)
         return (
             windows_table(manifest, answered, answers["failure_probability"]),

@@ -110,8 +110,10 @@ def gradient_boosting(windows: WindowSet, standardise: Standardise, cap: float) 
     drawn = np.random.default_rng(0).permutation(len(windows))[:MOST_WINDOWS]
     windows = windows.take(np.sort(drawn))
     statistics = window_statistics(windows, standardise)
+    # Equal weights cost time: they hide from the library that all second derivatives are equal.
+    weight = None if (windows.weight == windows.weight[0]).all() else windows.weight
     with threadpool_limits(torch.get_num_threads()):
-        trees.fit(statistics, capped_rul(windows.rul, cap=cap))
+        trees.fit(statistics, capped_rul(windows.rul, cap=cap), sample_weight=weight)
 
     def answer(asked: WindowSet) -> FloatArray:
         statistics = window_statistics(asked, standardise)

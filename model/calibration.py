@@ -163,10 +163,10 @@ def weighted_quantiles(values: FloatArray, weights: FloatArray, probabilities: F
     return np.interp(probabilities, np.cumsum(weight) - weight / 2, values[order])
 
 
-def unit_weights(unit: NDArray[np.str_]) -> FloatArray:
-    """Return a weight for each window, so that all units have equal weight."""
+def unit_weights(unit: NDArray[np.str_], weight: FloatArray) -> FloatArray:
+    """Return a weight for each window, so that each unit has its own `weight` [W] over all its windows."""
     _, inverse, counts = np.unique(unit, return_inverse=True, return_counts=True)
-    return 1.0 / counts[inverse]
+    return weight / counts[inverse]
 
 
 def at_cap(unclipped: FloatArray, *, cap: float) -> IntArray:
@@ -181,19 +181,20 @@ def rows_like(group: IntArray, unit: NDArray[np.str_], *, wanted: int) -> BoolAr
 
 
 def interval_bounds(
-    error: FloatArray, group: IntArray, unit: NDArray[np.str_], *, coverage: float
+    error: FloatArray, group: IntArray, unit: NDArray[np.str_], weight: FloatArray, *, coverage: float
 ) -> FloatArray:
     """Return the (1 - coverage) / 2 quantiles of the normalised error on both sides, [2, 2].
 
     A row each for answers below the cap and at it (`at_cap`): at the cap an answer can only be too high, and
-    together these errors would set the lower bound of all. Units have equal weight. The lower bound is at
-    most 0 and the upper at least 0, so an interval always contains its answer.
+    together these errors would set the lower bound of all. Units have their `weight` [W]. The lower bound is
+    at most 0 and the upper at least 0, so an interval always contains its answer.
     """
     tail = (1.0 - coverage) / 2.0
     bounds: list[tuple[float, float]] = []
     for wanted in (0, 1):
         rows = rows_like(group, unit, wanted=wanted)
-        low, high = weighted_quantiles(error[rows], unit_weights(unit[rows]), np.array([tail, 1.0 - tail]))
+        weights = unit_weights(unit[rows], weight[rows])
+        low, high = weighted_quantiles(error[rows], weights, np.array([tail, 1.0 - tail]))
         bounds.append((min(low, 0.0), max(high, 0.0)))
     return np.array(bounds)
 
@@ -209,14 +210,15 @@ def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float
     share = np.clip(read.unclipped / cap, 0.0, np.nextafter(1.0, 0.0))
     rows_of = [(share * BANDS).astype(np.int64) == n for n in range(BANDS)]
     factors, group = np.ones(BANDS), at_cap(read.unclipped, cap=cap)
+    units, weights = windows.unit, windows.weight
     for _ in range(ROUNDS):
         error = normalised_error(rescaled(read, factors, cap=cap), windows, cap=cap)
-        low, high = interval_bounds(error, group, windows.unit, coverage=coverage)[group].T
+        low, high = interval_bounds(error, group, units, weights, coverage=coverage)[group].T
         used = np.maximum(error / np.minimum(low, -SMALLEST_BOUND), error / np.maximum(high, SMALLEST_BOUND))
         for n, rows in enumerate(rows_of):
-            unit = windows.unit[rows]
-            if used.any() and len(np.unique(unit)) >= FEWEST_UNITS:
-                [within] = weighted_quantiles(used[rows], unit_weights(unit), np.array([coverage]))
+            if used.any() and len(np.unique(units[rows])) >= FEWEST_UNITS:
+                weight = unit_weights(units[rows], weights[rows])
+                [within] = weighted_quantiles(used[rows], weight, np.array([coverage]))
                 factors[n] = np.clip(factors[n] * within, 1 / MOST_CHANGE, MOST_CHANGE)
     return factors
 
@@ -255,13 +257,14 @@ def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
 
     `read` may come from the networks of the folds: their errors stand for this network's.
     """
-    config, unit = net.config, windows.unit
+    config, unit, weight = net.config, windows.unit, windows.weight
     error, group = normalised_error(read, windows, cap=config.cap), at_cap(read.unclipped, cap=config.cap)
-    bounds = interval_bounds(error, group, unit, coverage=config.coverage)
+    bounds = interval_bounds(error, group, unit, weight, coverage=config.coverage)
     tables: list[FloatArray] = []
     for wanted, (lower, _) in enumerate(bounds.tolist()):
         rows = rows_like(group, unit, wanted=wanted)
-        quantile = weighted_quantiles(error[rows], unit_weights(unit[rows]), np.array(PROBABILITIES))
+        weights = unit_weights(unit[rows], weight[rows])
+        quantile = weighted_quantiles(error[rows], weights, np.array(PROBABILITIES))
         quantile[-1] += 0.1 * (quantile[-1] - quantile[0])  # larger errors are possible
         quantile = with_tail(quantile, lower, coverage=config.coverage)
         # Keep the table strictly rising, so it has an inverse.
@@ -289,10 +292,11 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
     for unit in np.unique(windows.unit):
         own = windows.unit == unit
         if not own.all():
-            others = interval_bounds(error[~own], group[~own], windows.unit[~own], coverage=coverage)
+            of = windows.unit[~own], windows.weight[~own]
+            others = interval_bounds(error[~own], group[~own], *of, coverage=coverage)
             bounds[own] = others[group[own]]
     rul = np.clip(read.unclipped, 0.0, cap)
-    return Answered(windows.rul, rul, *interval_ends(read, bounds, cap=cap), windows.unit)
+    return Answered(windows.rul, rul, *interval_ends(read, bounds, cap=cap), windows.unit, windows.weight)
 
 
 def interval_ends(read: Read, bounds: FloatArray, *, cap: float) -> tuple[FloatArray, FloatArray]:

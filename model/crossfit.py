@@ -123,7 +123,7 @@ def fewest_cycles_that_hold(folds: Sequence[Fold]) -> int:
     config = folds[0].net.config
     read, windows = joined(folds)
     error, group = normalised_error(read, windows, cap=config.cap), at_cap(read.unclipped, cap=config.cap)
-    bounds = interval_bounds(error, group, windows.unit, coverage=config.coverage)
+    bounds = interval_bounds(error, group, windows.unit, windows.weight, coverage=config.coverage)
     fewest = n = config.context
     while n >= 1:
         covered = np.concatenate([_cut_covered(fold, n, bounds) for fold in folds])

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from model.censoring import failed_units
 from model.domain import (
     BoolArray,
     FloatArray,
@@ -70,6 +71,7 @@ def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) ->
         last_cycle=last_cycle.astype(np.float32),
         rul=rul if trajectory.failed else np.full_like(rul, np.nan),
         unit=np.full(len(ends), trajectory.unit),
+        weight=np.full(len(ends), trajectory.weight, dtype=np.float32),
     )
 
 
@@ -221,11 +223,6 @@ def held_out_windows(split: Split) -> WindowSet:
     if split.held_out is None:
         raise InvalidData("no unit is held out: there is nothing to evaluate on")
     return split.held_out
-
-
-def failed_units(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Select the units with a known failure; of the others only a lower bound of the RUL is known."""
-    return [trajectory for trajectory in trajectories if trajectory.failed]
 
 
 def _split(

@@ -155,9 +155,8 @@ class Trajectory:
     unit: str  # The unit's name
     cycles: IntArray  # int64 [N], strictly increasing cycle numbers
     readings: FloatArray  # float32 [N, F], schema order and engineering units, NaN = missing
-    # True where the last cycle is the failure; False where the record ends earlier (censored: the unit has no
-    # RUL label).
-    failed: bool
+    failed: bool  # The last cycle is the failure; False: censored, the record ends earlier, without RUL label
+    weight: float = 1.0  # What a failed unit counts for; above 1 where others of its age are censored
 
     def __post_init__(self) -> None:
         if self.cycles.ndim != 1 or self.readings.ndim != 2 or len(self.cycles) != len(self.readings):
@@ -186,9 +185,9 @@ class WindowSet:
     readings: FloatArray  # float32 [W, T, F]; rows past a window's length are NaN
     lengths: IntArray  # int64 [W], valid cycles of each window, 1..T
     last_cycle: FloatArray  # float32 [W], the unit's cycle number at each window's last reading
-    # float32 [W], RUL in cycles at each window's last reading, not capped; NaN where censored.
-    rul: FloatArray
+    rul: FloatArray  # float32 [W], RUL in cycles at the last reading, not capped; NaN where censored
     unit: NDArray[np.str_]  # str [W], the unit of each window
+    weight: FloatArray  # float32 [W], what the unit counts for
 
     def __len__(self) -> int:
         return len(self.lengths)

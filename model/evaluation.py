@@ -37,11 +37,6 @@ BOOSTING_TITLES: Final = {
 """Titles of the metrics that a run keeps of `boosting_figures`."""
 
 
-def share_of(marked: BoolArray) -> float:
-    """Compute the share of marked rows, [N]; NaN without a row."""
-    return float(marked.mean()) if len(marked) else math.nan
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Answered:
     """Windows with their truth and answers, all [W] and in cycles."""
@@ -51,6 +46,7 @@ class Answered:
     lower: FloatArray  # Lower bound of the interval
     upper: FloatArray  # Upper bound of the interval; at the cap it means "at least"
     unit: NDArray[np.str_]  # The unit of each window
+    weight: FloatArray  # What its unit counts for
 
     def take(self, which: IntArray | BoolArray) -> Answered:
         """Select windows by indices or by a mask."""
@@ -66,13 +62,13 @@ class Figure:
     high: float
 
 
-def root_mean_square_error(error: FloatArray) -> float:
-    """Compute the root mean square error, in cycles; NaN without an error.
+def root_mean_square_error(error: FloatArray, weight: FloatArray | None = None) -> float:
+    """Compute the root mean square error, in cycles, with equal weights or these; NaN without an error.
 
     >>> root_mean_square_error(np.array([3.0, -4.0, 0.0, 0.0]))
     2.5
     """
-    return float(np.sqrt(np.mean(np.square(error)))) if len(error) else float("nan")
+    return math.sqrt(np.average(np.square(error), weights=weight)) if len(error) else math.nan
 
 
 def nasa_score(error: FloatArray) -> float:
@@ -86,8 +82,12 @@ def nasa_score(error: FloatArray) -> float:
     >>> round(nasa_score(np.array([-13.0, 10.0])), 3)
     3.437
     """
+    return float(_penalty(error).sum())
+
+
+def _penalty(error: FloatArray) -> FloatArray:
     d = error.astype(np.float64)
-    return float(np.expm1(np.where(d < 0, -d / 13.0, d / 10.0)).sum())
+    return np.expm1(np.where(d < 0, -d / 13.0, d / 10.0))
 
 
 def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
@@ -95,8 +95,8 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
 
     `score` is NASA's, the mean per window, and absent above `SCORE_CAP`. `rmse_below_cap` and
     `coverage_below_cap` are of the windows with a true RUL below the cap, and absent without one: there an
-    answer can be too late. Whole units are resampled, because
-    the errors of one unit are correlated.
+    answer can be too late. Windows count by their `weight`. Whole units are resampled, because the errors
+    of one unit are correlated.
     """
     if len(answered.truth) == 0:
         raise InvalidData("nothing to evaluate: no window of a unit with a known failure")
@@ -105,15 +105,22 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
     covered = (answered.lower <= truth) & (truth <= answered.upper)
     width = answered.upper - answered.lower
     below = answered.truth < cap
+
+    def mean(values: FloatArray | BoolArray, among: BoolArray | None = None) -> Callable[[IntArray], float]:
+        return mean_of(values if among is None else np.where(among, values, np.nan), answered.weight)
+
+    def root(of_rows: Callable[[IntArray], float]) -> Callable[[IntArray], float]:
+        return lambda rows: math.sqrt(of_rows(rows))
+
     of_windows: dict[str, Callable[[IntArray], float]] = {
-        "rmse": lambda rows: root_mean_square_error(error[rows]),
-        "rmse_below_cap": lambda rows: root_mean_square_error(error[rows[below[rows]]]),
-        "mae": lambda rows: float(np.abs(error[rows]).mean()),
-        "bias": lambda rows: float(error[rows].mean()),
-        "score": lambda rows: nasa_score(error[rows]) / len(rows),
-        "coverage": lambda rows: float(covered[rows].mean()),
-        "coverage_below_cap": lambda rows: share_of(covered[rows[below[rows]]]),
-        "width": lambda rows: float(width[rows].mean()),
+        "rmse": root(mean(np.square(error))),
+        "rmse_below_cap": root(mean(np.square(error), below)),
+        "mae": mean(np.abs(error)),
+        "bias": mean(error),
+        "score": mean(_penalty(error)),
+        "coverage": mean(covered),
+        "coverage_below_cap": mean(covered, below),
+        "width": mean(width),
     }
     if not below.any():
         del of_windows["rmse_below_cap"], of_windows["coverage_below_cap"]
@@ -129,7 +136,9 @@ def rmse_difference(ours: Answered, theirs: Answered, *, cap: float) -> Figure:
     truth = capped_rul(ours.truth, cap=cap)
 
     def difference(rows: IntArray) -> float:
-        one, other = (root_mean_square_error(each.rul[rows] - truth[rows]) for each in (ours, theirs))
+        one, other = (
+            root_mean_square_error(each.rul[rows] - truth[rows], ours.weight[rows]) for each in (ours, theirs)
+        )
         return one - other
 
     return bootstrapped({"rmse": difference}, ours.unit)["rmse"]
@@ -185,14 +194,11 @@ def bootstrapped(
     return found
 
 
-def mean_of(values: FloatArray) -> Callable[[IntArray], float]:
-    """Return the mean over rows that ignores NaN."""
-
-    def mean(rows: IntArray) -> float:
-        known = values[rows][~np.isnan(values[rows])]
-        return float(known.mean()) if len(known) else float("nan")
-
-    return mean
+def mean_of(values: FloatArray | BoolArray, weight: FloatArray | None = None) -> Callable[[IntArray], float]:
+    """Return the mean over rows, of equal weights or these, that ignores NaN; NaN without a value."""
+    known = ~np.isnan(values)
+    counts = np.where(known, 1.0 if weight is None else weight, 0.0)
+    return ratio_of(np.where(known, values, 0.0) * counts, counts)
 
 
 def ratio_of(above: FloatArray, below: FloatArray) -> Callable[[IntArray], float]:

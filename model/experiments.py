@@ -197,7 +197,7 @@ def _run_fold(
         held_out = held_out_windows(split)
         answer = BASELINES[wanted.name](split.training, _standardise(split, fleet), fleet.cap)
         rul = answer(held_out)
-        answered = Answered(held_out.rul, rul, rul, rul, held_out.unit)
+        answered = Answered(held_out.rul, rul, rul, rul, held_out.unit, held_out.weight)
     else:
         plan = Plan(trajectories, fleet, row.network, config, folds, row.options)
         split, trainer, reference = plan.stage(fold)
@@ -299,6 +299,7 @@ def _answered(folds: Sequence[Fold], nets: Sequence[RulNetwork]) -> Answered:
     """Answer the held-out windows of each fold by a network; intervals are empty."""
     parts: list[Answered] = []
     for fold, net in zip(folds, nets, strict=True):
-        rul = np.clip(read_windows(net, fold.windows).unclipped, 0.0, net.config.cap)
-        parts.append(Answered(fold.windows.rul, rul, rul, rul, fold.windows.unit))
+        windows = fold.windows
+        rul = np.clip(read_windows(net, windows).unclipped, 0.0, net.config.cap)
+        parts.append(Answered(windows.rul, rul, rul, rul, windows.unit, windows.weight))
     return concatenated(parts)

@@ -193,9 +193,7 @@ def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Itera
     if facts.failed and censored:
         text = f"{censored} of {facts.units} units have not failed: they have no RUL"
         if many := censored > MANY_RUNNING * facts.units:
-            text += (
-                ". If they were replaced before they failed, the weak ones teach, and answers are too early"
-            )
+            text += ", and failed units count for them. Where they were replaced early, answers are too early"
         yield Finding("warning" if many else "note", text)
 
 

@@ -58,10 +58,14 @@ class Life:
 
 
 def join_lives(lives: Sequence[Life]) -> Answered:
-    """Return every cycle of every life as a window of its unit, in order."""
+    """Return every cycle of every life as a window of its unit, in order, all of equal weight."""
     return concatenated(
         [
-            Answered(life.truth, life.rul, life.lower, life.upper, np.full(len(life.truth), life.unit))
+            Answered(
+                *(life.truth, life.rul, life.lower, life.upper),
+                unit=np.full(len(life.truth), life.unit),
+                weight=np.ones(len(life.truth)),
+            )
             for life in lives
         ]
     )

@@ -211,9 +211,17 @@ def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray
         spread=spread.round(4).tolist(),
         noise=noise.tolist(),
         units=_some_units(lives.astype(np.int64), rul, means, profile, spread),
-        life_quantiles=np.quantile(lives, LIFE_QUANTILES).tolist(),
+        life_quantiles=_quantiles(lives, np.array([each.weight for each, _ in failed])).tolist(),
         regime_persistence=float(stays.mean()) if len(stays) else 1.0,
     )
+
+
+def _quantiles(lives: _Array, weights: _Array) -> _Array:
+    """Compute the `LIFE_QUANTILES` of lives [U] by weights [U], linear between lives; the ends are lives."""
+    order = np.argsort(lives, kind="stable")
+    weight = weights[order]
+    place = np.cumsum(weight) - (weight + weight[0]) / 2
+    return np.interp(LIFE_QUANTILES, place / max(place[-1], 1.0), lives[order])
 
 
 def _unit_means(units: Sequence[tuple[IntArray, _Array]]) -> tuple[_Array, _Array, _Array]:

@@ -26,6 +26,7 @@ from model.calibration import (
     tensors,
     with_lacking,
 )
+from model.censoring import failed_units
 from model.checkpoint import FORMAT, RUN_FILE, STATE_FILE, Checkpoint
 from model.cluster import Cluster, mapped
 from model.crossfit import (
@@ -38,7 +39,7 @@ from model.crossfit import (
     joined,
     scaled_by_rul,
 )
-from model.dataset import Split, failed_units, held_out_windows, split_fold, train_all
+from model.dataset import Split, held_out_windows, split_fold, train_all
 from model.domain import FloatArray, Trajectory, capped_rul
 from model.evaluation import Figure, boosting_figures, figures, root_mean_square_error
 from model.fleet import Fleet
@@ -136,6 +137,7 @@ class Plan:
         """Train the first folds, until `JUDGES` units are held out; return them and their RMSE."""
         stages: list[Stage] = []
         errors: list[FloatArray] = []
+        weights: list[FloatArray] = []
         units, cap = 0, self.fleet.cap
         for fold in range(self.folds):
             split, trainer, _ = self.stage(fold)
@@ -143,10 +145,11 @@ class Plan:
             read = read_windows(trainer.learn(unwatched), windows)
             stages.append(finished_stage(trainer))
             errors.append(np.clip(read.unclipped, 0.0, cap) - capped_rul(windows.rul, cap=cap))
+            weights.append(windows.weight)
             units += len(np.unique(windows.unit))
             if units >= JUDGES:
                 break
-        return stages, root_mean_square_error(np.concatenate(errors))
+        return stages, root_mean_square_error(np.concatenate(errors), np.concatenate(weights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +315,7 @@ def _record(net: RulNetwork, plan: Plan, source: Source, *, units: int) -> dict[
         "seed": plan.config.seed,
         "code_version": VERSION,
         "units": units,
+        "censored": len(plan.trajectories) - units,
         "folds": plan.folds,
         "config": {
             "fleet": plan.fleet.name,

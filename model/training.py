@@ -106,7 +106,7 @@ class Trainer:
         self._normalise = AdaptiveNormaliser()
         self._inputs = tensors(training)
         self._rul = torch.from_numpy(capped_rul(training.rul, cap=net.config.cap))
-        share = unit_weights(training.unit) if config.units_alike else np.ones(len(training))
+        share = unit_weights(training.unit, training.weight) if config.units_alike else training.weight
         self._censored = torch.arange(len(training)) >= len(split.training)
         self._share = torch.from_numpy(np.cumsum(share) / np.sum(share))
         self._generator = torch.Generator().manual_seed(config.seed)
@@ -182,7 +182,7 @@ class Trainer:
         if self.held_out is not None:
             cap, read = self.net.config.cap, read_windows(self._averaged, self.held_out)
             rul = np.clip(read.unclipped, 0.0, cap)
-            rmse = root_mean_square_error(rul - capped_rul(self.held_out.rul, cap=cap))
+            rmse = root_mean_square_error(rul - capped_rul(self.held_out.rul, cap=cap), self.held_out.weight)
             figures |= attention_figures(read, self.held_out.lengths)
         check = Check(self.step, loss, rmse, float(self._optimizer.param_groups[0]["lr"]), figures)
         self.curve.append(check)

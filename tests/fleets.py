@@ -71,6 +71,7 @@ def windows_of(
     lengths: ArrayLike | None = None,
     rul: ArrayLike = np.nan,
     unit: Sequence[str] | None = None,
+    weight: ArrayLike = 1.0,
 ) -> WindowSet:
     """Windows [W, T, F] that end at cycle 50, whole and each of its own unit unless told otherwise."""
     made = np.array(readings, np.float32)
@@ -81,6 +82,7 @@ def windows_of(
         np.full(count, 50, np.float32),
         np.full(count, rul, np.float32),
         np.array([str(i) for i in range(count)] if unit is None else unit),
+        np.full(count, weight, np.float32),
     )
 
 

@@ -133,6 +133,7 @@ def _windows(trajectories: Sequence[Trajectory], ends: Sequence[IntArray], *, co
         np.array([unit.cycles[end] for unit, end in places], dtype=np.float32),
         np.array(left, dtype=np.float32),
         np.array([unit.unit for unit, _ in places]),
+        np.ones(len(places), dtype=np.float32),
     )
 
 

@@ -67,7 +67,7 @@ def main(
     read, windows = joined(trained)
     error = normalised_error(read, windows, cap=fleet.cap)
     group = at_cap(read.unclipped, cap=fleet.cap)
-    bounds = interval_bounds(error, group, windows.unit, coverage=fleet.nominal_coverage)
+    bounds = interval_bounds(error, group, windows.unit, windows.weight, coverage=fleet.nominal_coverage)
     rows = [(name, *_row(trained, lost, bounds, cap=fleet.cap)) for name, lost in OUTAGES.items()]
     rows.append(("half at random", *_row(trained, None, bounds, cap=fleet.cap)))
     heads = ("RMSE", "coverage", "width")

@@ -24,7 +24,8 @@ from export.bundle import Manifest, find_bundle
 from export.evaluate_cli import TRUNCATIONS
 from export.evaluation_windows import matching_fleet
 from export.session import Session, open_bundle
-from model.dataset import failed_units, truncated_windows
+from model.censoring import failed_units
+from model.dataset import truncated_windows
 from model.domain import FloatArray, IntArray, RulState, Trajectory, WindowSet
 from model.readers import read_trajectories
 from service.core.answers import STATES, Answers

@@ -110,6 +110,23 @@ def test_every_failed_unit_and_no_censored_one_trains_or_is_held_out(units):
     assert whole.held_out is None
 
 
+def test_a_run_counts_failed_units_for_censored_ones(units, finished, tmp_path):
+    half = max(len(unit) for unit in units) // 2 + 1
+    censored = [
+        Trajectory(f"c{u.unit}", u.cycles[:half], u.readings[:half], failed=False)
+        for u in units
+        if len(u) > half
+    ]
+    _, alone, _ = finished
+
+    made, _ = run([*units, *censored], tmp_path)
+
+    assert (alone.facts["training"]["censored"], made.facts["training"]["censored"]) == (0, len(censored))
+    lives, counted = (each.facts["degradation"]["life_quantiles"] for each in (alone, made))
+    assert sum(counted) > sum(lives)
+    assert made.facts["metrics"]["boosting_rmse"] != alone.facts["metrics"]["boosting_rmse"]
+
+
 def test_nothing_is_judged_where_no_unit_is_held_out(units):
     whole = train_all(units, FLEET)
 
@@ -388,7 +405,7 @@ def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, finished):
 
     error = normalised_error(read, windows, cap=FLEET.cap)
     group = at_cap(read.unclipped, cap=FLEET.cap)
-    expected = interval_bounds(error, group, windows.unit, coverage=FLEET.nominal_coverage)
+    expected = interval_bounds(error, group, windows.unit, windows.weight, coverage=FLEET.nominal_coverage)
 
     interval = made.network().distribution.get_buffer("interval")
     np.testing.assert_allclose(interval.numpy(), expected, rtol=1e-5)
@@ -462,7 +479,7 @@ def test_a_history_is_long_enough_from_where_the_interval_holds(parts):
     read, windows = fold.read, fold.windows
     error = normalised_error(read, windows, cap=FLEET.cap)
     group = at_cap(read.unclipped, cap=FLEET.cap)
-    bounds = interval_bounds(error, group, windows.unit, coverage=FLEET.nominal_coverage)
+    bounds = interval_bounds(error, group, windows.unit, windows.weight, coverage=FLEET.nominal_coverage)
     longer = windows.take(windows.lengths > found)
     assert 1 <= found <= FLEET.context
     if found < FLEET.context:

@@ -25,10 +25,10 @@ from model.prognostics import by_answer
 from tests.fleets import windows_of
 
 
-def answered(truth, rul, *, half_width=10.0, unit=None):
+def answered(truth, rul, *, half_width=10.0, unit=None, weight=1.0):
     truth, rul = np.asarray(truth, np.float32), np.asarray(rul, np.float32)
     names = np.array([str(i) for i in range(len(truth))] if unit is None else unit)
-    return Answered(truth, rul, rul - half_width, rul + half_width, names)
+    return Answered(truth, rul, rul - half_width, rul + half_width, names, np.full(len(truth), weight))
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,33 @@ def test_nothing_to_evaluate_is_said():
 def test_units_with_many_windows_do_not_outweigh_the_others():
     unit = np.array(["a"] * 9 + ["b"])
 
-    weights = unit_weights(unit)
+    weights = unit_weights(unit, np.ones(10))
 
     assert weights[:9].sum() == pytest.approx(weights[9:].sum())
     assert weighted_quantiles(np.arange(10.0), weights, np.array([0.5]))[0] > 7
+
+
+def test_a_unit_of_twice_the_weight_outweighs_the_others():
+    weights = unit_weights(np.array(["a"] * 9 + ["b"]), np.repeat([1.0, 2.0], [9, 1]))
+
+    assert weights[9:].sum() == pytest.approx(2 * weights[:9].sum())
+
+
+def test_figures_count_windows_by_their_weight():
+    found = figures(answered([10.0, 20.0], [10.0, 32.0], weight=[3.0, 1.0]), cap=125.0)
+
+    assert found["rmse"].value == pytest.approx(6.0)
+    assert found["bias"].value == pytest.approx(3.0)
+    assert found["coverage"].value == pytest.approx(0.75)
+
+
+def test_an_interval_counts_errors_by_the_weight_of_their_unit():
+    error = np.repeat([1.0, 4.0], 20)
+    unit, weight = np.array([str(i) for i in range(40)]), np.repeat([30.0, 1.0], 20)
+
+    bounds = interval_bounds(error, np.zeros(40, np.int64), unit, weight, coverage=0.9)
+
+    assert bounds[0, 1] < 2.5
 
 
 def test_weighted_quantiles_of_equal_weights_are_the_plain_ones():
@@ -114,7 +137,7 @@ def test_weighted_quantiles_of_equal_weights_are_the_plain_ones():
 def test_an_interval_always_holds_its_answer():
     error = np.linspace(1.0, 2.0, 20)  # every answer too low
 
-    bounds = interval_bounds(error, np.zeros(20, np.int64), np.array(["u"] * 20), coverage=0.9)
+    bounds = interval_bounds(error, np.zeros(20, np.int64), np.array(["u"] * 20), np.ones(20), coverage=0.9)
 
     assert bounds[:, 0].tolist() == [0.0, 0.0]
     assert (bounds[:, 1] > 1.9).all()
@@ -125,7 +148,7 @@ def test_errors_of_answers_at_the_cap_set_no_bound_of_those_below_it():
     error = np.concatenate([rng.normal(0, 1, 2000), -np.abs(rng.normal(0, 9, 2000))])
     group, unit = np.repeat([0, 1], 2000), np.tile([str(i) for i in range(20)], 200)
 
-    below, at = interval_bounds(error, group, unit, coverage=0.9)
+    below, at = interval_bounds(error, group, unit, np.ones(4000), coverage=0.9)
 
     assert below == pytest.approx([-1.64, 1.64], abs=0.1)
     assert at[0] < -15

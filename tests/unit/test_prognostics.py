@@ -37,7 +37,7 @@ def life(rul, *, truth=None, half_width=1.0, unit="1"):
 def answered(truth, rul, *, half_width=1.0, unit=None):
     truth, rul = np.array(truth, dtype=float), np.array(rul, dtype=float)
     names = [str(i) for i in range(len(truth))] if unit is None else unit
-    return Answered(truth, rul, rul - half_width, rul + half_width, np.array(names))
+    return Answered(truth, rul, rul - half_width, rul + half_width, np.array(names), np.ones(len(truth)))
 
 
 PERFECT = life([5, 4, 3, 2, 1, 0])

@@ -1,0 +1,39 @@
+"""Weights of failed units where other units were censored.
+
+A long life is censored more often than a short one, so the failures that are seen come too early. This module
+must not know networks or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from model.domain import Trajectory
+
+MOST_WEIGHT: Final = 10.0
+"""Most that a failed unit counts for: few of its age are left then, and one must not decide alone."""
+
+
+def failed_units(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Select the units with a known failure, each weighted by the inverse probability of its being seen.
+
+    That probability is the Kaplan-Meier estimate of being uncensored up to the unit's last cycle, over all
+    units (Robins and Rotnitzky, 1992, "Recovery of information and adjustment for dependent censoring using
+    surrogate markers"). It holds where units are censored whatever their state, as where they entered service
+    at different times; not where they were replaced because failure was near. Without a censored unit all
+    weights are 1.
+    """
+    last = np.array([each.cycles[-1] for each in trajectories])
+    failed = np.array([each.failed for each in trajectories], dtype=np.bool_)
+    found: list[Trajectory] = []
+    for each in (unit for unit in trajectories if unit.failed):
+        ends = np.unique(last[~failed & (last < each.cycles[-1])])
+        censored = (~failed & (last == ends[:, None])).sum(axis=1)
+        later = (last > ends[:, None]).sum(axis=1)
+        seen = float(np.prod(later / (later + censored)))
+        found.append(replace(each, weight=min(1.0 / seen, MOST_WEIGHT)))
+    return found
