@@ -13,15 +13,16 @@ from msgspec import UNSET, Meta, UnsetType
 
 from model.domain import FloatArray
 from model.version import VERSION
+from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.core.turns import LARGE_BYTES, in_slices
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.http.oip_body import Form, OipInferRequest, decoded, json_size
+from service.http.oip_body import Form, OipInferRequest, decoded, decoded_in_slices
 from service.http.problem import read_json
 from service.http.shell import Call, Endpoint, Operation, Parameter, Reply, encode, json_reply
 from service.labels import Route, Stage
-from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Indexed, Inference
+from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Ask, Indexed, Inference
 from service.oip.tensors import TensorSpec
 
 BINARY: Final = b"application/octet-stream"
@@ -119,16 +120,14 @@ class OipHttp:
         ]
 
     async def _infer(self, call: Call) -> Reply:
-        exchange, model = call.exchange, self._inference.model(**call.path)
-        size = json_size(call.body, call.headers.get(HEADER_LENGTH, b""))
+        exchange, head = call.exchange, call.headers.get(HEADER_LENGTH, b"")
+        model = self._inference.model(**call.path)
         start = perf_counter()
-        async with call.desk.large_requests if size > LARGE_BYTES else nullcontext():
-            query, form = await decoded(call.body, size)
-        if size > LARGE_BYTES:  # others ran between its slices, which are no stage
-            start = perf_counter()
-        ask = self._inference.read(model, query)
-        exchange.stages.append((Stage.DECODE, start, perf_counter()))
-        del query  # while the request waits, its lists would hold thirty bytes a value
+        found = decoded(call.body, head)
+        read = None if found is None else (self._inference.read(model, found[0]), found[1])
+        if read is not None:
+            exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        ask, form = read or await self._read_in_slices(call, head, model)
         exchange.windows = ask.count
         if ask.timeout_seconds != math.inf:
             call.limit.shorten(ask.timeout_seconds)
@@ -141,6 +140,16 @@ class OipHttp:
         if size is None:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
+
+    async def _read_in_slices(self, call: Call, head: bytes, model: LoadedModel) -> tuple[Ask, Form]:
+        """Read any body; others run between its slices, so they are no stage."""
+        turn = call.desk.large_requests if len(call.body) > LARGE_BYTES else nullcontext()
+        async with turn:
+            query, form = await decoded_in_slices(call.body, head)
+        start = perf_counter()
+        ask = self._inference.read(model, query)
+        call.exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        return ask, form
 
     async def _server(self, _call: Call) -> Reply:
         return json_reply(OipServer(SERVER_NAME, VERSION, EXTENSIONS))
@@ -190,16 +199,21 @@ def encoded(
 
     `written` are values that are JSON already.
     """
-    outputs: list[OipOutput] = []
+    outputs: list[dict[str, Any]] = []
     behind: list[bytes] = []
     for (name, datatype, _), values in zip(specs, arrays, strict=True):
+        described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": values.shape}
         if form.by_name.get(name, form.is_binary):
-            outputs.append(OipOutput(name, datatype, values.shape, {"binary_data_size": values.nbytes}))
+            described["parameters"] = {"binary_data_size": values.nbytes}
             behind.append(values.tobytes())
         else:
-            data: Any = written[name] if name in written else values.ravel()
-            outputs.append(OipOutput(name, datatype, values.shape, data=data))
-    text = encode(OipInferReply(model.name, model.version, outputs, request_id or UNSET))
+            described["data"] = written[name] if name in written else values.ravel()
+        outputs.append(described)
+    head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
+    if request_id:
+        head["id"] = request_id
+    head["outputs"] = outputs
+    text = encode(head)
     return (b"".join([text, *behind]), len(text)) if behind else (text, None)
 
 

@@ -1,9 +1,9 @@
 """Bodies of the Open Inference Protocol: JSON, and the binary tensor data that may stand behind it.
 
 With the header `inference-header-content-length: N`, the first N bytes of a body are JSON and the
-rest are the contents of the tensors that say `binary_data_size`, one after the other. Lists that are large,
-nested or wrong are read in slices, which also say what is wrong. This module knows the format; it must not
-know what a model takes.
+rest are the contents of the tensors that say `binary_data_size`, one after the other. A small body of
+flat lists is decoded in one call; a large, nested or wrong one in slices, which also say what is wrong.
+This module knows the format; it must not know what a model takes.
 """
 
 from __future__ import annotations
@@ -11,38 +11,34 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import orjson
-from msgspec import Meta, Raw
 
-from service.core.turns import LARGE_BYTES, Turns
+from service.core.turns import LARGE_BYTES, Turns, is_large
 from service.errors import InvalidTensor, MalformedBody, short
 from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
 from service.oip.tensors import FP32, INT64, Contents, GivenTensor, numbers
 
-Parameters = dict[str, Raw] | None
+Parameters = dict[str, Any] | None
+RawParameters = dict[str, msgspec.Raw] | None
 """Of any size, decoded where they are read."""
 
 NAN: Final = re.compile(rb"NaN(?<=[\[,\s]NaN)(?=\s*[,\]])")  # searched for by its first letters
 """A value of a list that JSON does not have and that Python's clients write all the same."""
-SHAPE: Final = Meta(extra_json_schema={"type": "array", "items": {"type": "integer"}})
-VALUE: Final = {"anyOf": [{"type": "integer"}, {"type": "number"}, {"type": "null"}]}
-DATA: Final = Meta(extra_json_schema={"anyOf": [{"type": "array", "items": VALUE}, {"type": "null"}]})
 
 
 class OipInput(msgspec.Struct):
     """An input; null: missing. `data` is omitted if `parameters.binary_data_size` bytes follow the JSON."""
 
     name: str
-    shape: Annotated[Raw, SHAPE]
+    shape: list[int]
     datatype: str
     parameters: Parameters = None
-    data: Annotated[Raw, DATA] = msgspec.field(default_factory=Raw)
+    data: list[int | float | None] | None = None
 
 
 class OipWanted(msgspec.Struct):
@@ -61,12 +57,32 @@ class OipInferRequest(msgspec.Struct):
     parameters: Parameters = None
 
 
-_request: Final = msgspec.json.Decoder(OipInferRequest)
+class _Input(msgspec.Struct):
+    name: str
+    shape: msgspec.Raw
+    datatype: str
+    parameters: RawParameters = None
+    data: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Wanted(msgspec.Struct):
+    name: str
+    parameters: RawParameters = None
+
+
+class _Outline(msgspec.Struct):
+    inputs: list[_Input]
+    outputs: list[_Wanted] | None = None
+    id: str = ""
+    parameters: RawParameters = None
+
+
+_outline: Final = msgspec.json.Decoder(_Outline)
 _shape: Final = msgspec.json.Decoder(list[int])
 FLAT: Final[dict[str, Any]] = {FP32: list[float | None], INT64: list[int]}
 MOST_PARAMETER_BYTES: Final = 200
 MOST_KEYS: Final = 10_000
-"""Keys, or objects, of a large body: a request has some twenty."""
+"""Keys, or objects, of a body that is read in slices: a request has some twenty."""
 MOST_SHAPE_BYTES: Final = 200
 NESTED: Final = (2, 3)
 """Axes of lists of lists that are read."""
@@ -86,126 +102,109 @@ class Form(NamedTuple):
     by_name: dict[str, bool]
 
 
-def json_size(body: bytes, header: bytes) -> int:
-    """Return the JSON's size in bytes, from `inference-header-content-length` or b"".
+def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form] | None:
+    """Read an inflated body in one call; None if it is large, nested or wrong.
+
+    `header_length` is the header `inference-header-content-length` or b"".
 
     Raises:
-        MalformedBody: the header does not fit the body.
+        MalformedBody: the header does not fit the body, or a parameter is wrong.
+        InvalidTensor: a tensor's contents are missing, come twice, or are not where they are said to be.
     """
-    if not header:
-        return len(body)
-    if not header.isdigit() or len(header) > 20 or int(header) > len(body):
-        raise MalformedBody(
-            f"header inference-header-content-length: expected a number up to {len(body)}, the size of the "
-            f"body, got {short(header.decode('latin-1'))}"
-        )
-    return int(header)
+    size = _json_size(body, header_length)
+    text = body[:size] if size < len(body) else body
+    if size > LARGE_BYTES and is_large(text):
+        return None
+    try:
+        request = msgspec.convert(orjson.loads(text), OipInferRequest)
+    except UNREADABLE:
+        return None
+    return _query(request, memoryview(body)[size:])
 
 
-async def decoded(body: bytes, size: int) -> tuple[InferQuery, Form]:
-    """Read an inflated body whose first `size` bytes are JSON, and let the event loop have its turns.
+async def decoded_in_slices(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
+    """Read any body, and let the event loop have its turns; values become arrays as they are read.
 
     Raises:
-        MalformedBody: it is not JSON of the protocol's shape, or a parameter is wrong.
-        InvalidTensor: a tensor's contents are missing, come twice, are not where they are said to be, or are
-            no numbers.
+        MalformedBody: it is not JSON of the protocol's shape, or as `decoded`.
+        InvalidTensor: a tensor's data are no numbers, or as `decoded`.
     """
-    turns = Turns() if size > LARGE_BYTES else None
-    request = await _outline(body[:size], turns)
-    outputs = request.outputs or []
-    if len(request.inputs) > MAX_TENSORS or len(outputs) > MAX_TENSORS:
-        raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
-    inputs = await _inputs(request.inputs, memoryview(body)[size:], turns)
-    names = [output.name for output in outputs]
-    timeout = timeout_of(_parameter(request.parameters, "timeout"))
-    flags = {o.name: _flag(o.parameters, "binary_data", f"output {o.name[:80]!r}") for o in outputs}
-    by_name = {name: flag for name, flag in flags.items() if flag is not None}
-    is_binary = _flag(request.parameters, "binary_data_output", "the request") or False
-    return InferQuery(inputs, names, request.id, timeout), Form(is_binary, by_name)
-
-
-async def _outline(text: bytes, turns: Turns | None) -> OipInferRequest:
-    """Decode all but the tensors' data, shapes and parameters."""
-    if turns is not None:
-        if max(text.count(b":"), text.count(b"{")) > MOST_KEYS:
+    size, turns = _json_size(body, header_length), Turns()
+    text = body[:size]
+    for part in (b":", b"{"):
+        if text.count(part) > MOST_KEYS:
             raise MalformedBody(f"expected at most {MOST_KEYS} keys and objects, got more")
-        await turns.give()
+    await turns.give()
     try:
         try:
-            return _request.decode(text)
+            outline = _outline.decode(text)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
             if b"NaN" not in text:
                 raise
-            return _request.decode(await _without_nan(text, turns))
+            outline = _outline.decode(await _without_nan(text, turns))
     except UNREADABLE as error:
         raise unreadable(error) from error
+    _check_count(outline.inputs, outline.outputs)
+    await turns.give()
+    inputs = [await _input(given, f"/inputs/{i}", turns) for i, given in enumerate(outline.inputs)]
+    outputs = [OipWanted(given.name, given.parameters) for given in outline.outputs or ()]
+    request = OipInferRequest(inputs, outputs, outline.id, outline.parameters)
+    return _query(request, memoryview(body)[size:])
 
 
-async def _give(turns: Turns | None) -> None:
-    if turns is not None:
-        await turns.give()
+def _query(request: OipInferRequest, behind: memoryview) -> tuple[InferQuery, Form]:
+    """Make a query of a request and the bytes behind its JSON.
+
+    Raises:
+        MalformedBody, InvalidTensor: as `decoded`.
+    """
+    _check_count(request.inputs, request.outputs)
+    outputs = request.outputs or []
+    inputs = _inputs(request.inputs, behind)
+    names = [output.name for output in outputs]
+    timeout = timeout_of(_parameter(request.parameters, "timeout"))
+    by_name: dict[str, bool] = {}
+    for output in outputs:
+        flag = _flag(output.parameters, "binary_data", "output", output.name)
+        if flag is not None:
+            by_name[output.name] = flag
+    is_binary = _flag(request.parameters, "binary_data_output", "the request") or False
+    return InferQuery(inputs, names, request.id, timeout), Form(is_binary, by_name)
 
 
-async def _without_nan(text: bytes, turns: Turns | None) -> bytes:
+async def _without_nan(text: bytes, turns: Turns) -> bytes:
     found, start = bytearray(), 0
     for match in NAN.finditer(text):
         found += text[start : match.start()]
         found += b"null"
         start = match.end()
-        await _give(turns)
+        await turns.give()
     found += text[start:]
     return bytes(found)
 
 
-async def _inputs(given: Sequence[OipInput], behind: memoryview, turns: Turns | None) -> list[GivenTensor]:
-    """Each input with its contents: from its JSON, or the next bytes of those behind the JSON."""
-    inputs: list[GivenTensor] = []
-    offset = 0
-    for i, tensor in enumerate(given):
-        where = f"input {tensor.name[:80]!r}"
-        shape = _shape_of(bytes(tensor.shape), f"/inputs/{i}/shape", where)
-        size, text = _binary_size(tensor.parameters, where), bytes(tensor.data)
-        if (size is None) == (text in {b"", b"null"}):
-            got = "neither" if size is None else "both"
-            raise InvalidTensor(f"{where}: expected data or binary_data_size, got {got}")
-        contents: Contents
-        if size is None:
-            contents = await _values(text, tensor.datatype, shape, where, turns)
-        elif size > len(behind) - offset:
-            raise InvalidTensor(
-                f"{where}: binary_data_size is {size}, the body has {len(behind) - offset} more bytes"
-            )
-        else:
-            contents = behind[offset : offset + size]
-            offset += size
-        inputs.append(GivenTensor(tensor.name, tensor.datatype, shape, contents))
-    if offset != len(behind):
-        raise InvalidTensor(
-            f"expected {offset} bytes after the JSON, the sum of binary_data_size, got {len(behind)}"
-        )
-    return inputs
-
-
-def _shape_of(raw: bytes, pointer: str, where: str) -> list[int]:
+async def _input(given: _Input, pointer: str, turns: Turns) -> OipInput:
+    where, raw = f"input {short(given.name)}", bytes(given.shape)
     if len(raw) > MOST_SHAPE_BYTES:
         raise InvalidTensor(f"{where}: expected a shape, got {short(raw[:MOST_SHAPE_BYTES])}")
     try:
-        return _shape.decode(raw)
+        shape = _shape.decode(raw)
     except UNREADABLE as error:
-        raise unreadable(error, below=pointer) from error
+        raise unreadable(error, below=f"{pointer}/shape") from error
+    data: Any = None
+    if (text := bytes(given.data)) not in {b"", b"null"}:
+        data = await _values(text, given.datatype, shape, where, turns)
+    return OipInput(given.name, shape, given.datatype, given.parameters, data)
 
 
-async def _values(text: bytes, datatype: str, shape: Sequence[int], where: str, turns: Turns | None) -> Any:  # noqa: ANN401 an array, or what has its length
-    """The values of flat or nested lists, as an array or, of a small flat list, as they are."""
+async def _values(text: bytes, datatype: str, shape: Sequence[int], where: str, turns: Turns) -> Any:  # noqa: ANN401 an array, or what has its length
+    """The values of flat or nested lists, as an array."""
     if datatype not in FLAT:
         return ()  # no model takes this datatype: the check against the model refuses it
-    if len(text) <= LARGE_BYTES:
-        with suppress(*UNREADABLE):
-            return msgspec.convert(orjson.loads(text), FLAT[datatype])
     structure = text.translate(None, STRUCTURE)
-    await _give(turns)
+    await turns.give()
     count = structure.count(b",") + 1
     if structure != _structure([count]):
         is_nested = datatype == FP32 and len(shape) in NESTED and min(shape) > 0 and count == math.prod(shape)
@@ -219,7 +218,7 @@ async def _values(text: bytes, datatype: str, shape: Sequence[int], where: str, 
     parts: list[Any] = []
     start = read = 0
     while start < len(text):
-        await _give(turns)
+        await turns.give()
         end = text.find(b",", start + LARGE_BYTES // 4)
         end = len(text) if end < 0 else end
         try:
@@ -251,14 +250,66 @@ def _structure(shape: Sequence[int]) -> bytes:
     return inner
 
 
+def _check_count(inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
+    """Refuse more tensors than any model has."""
+    if len(inputs) > MAX_TENSORS or len(outputs or ()) > MAX_TENSORS:
+        raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
+
+
+def _json_size(body: bytes, header: bytes) -> int:
+    """Return the JSON's size in bytes, from `inference-header-content-length`.
+
+    Raises:
+        MalformedBody: the header does not fit the body.
+    """
+    if not header:
+        return len(body)
+    if not header.isdigit() or len(header) > 20 or int(header) > len(body):
+        raise MalformedBody(
+            f"header inference-header-content-length: expected a number up to {len(body)}, the size of the "
+            f"body, got {short(header.decode('latin-1'))}"
+        )
+    return int(header)
+
+
+def _inputs(given: Sequence[OipInput], behind: memoryview) -> list[GivenTensor]:
+    """Each input with its contents: from its JSON, or the next bytes of those behind the JSON."""
+    inputs: list[GivenTensor] = []
+    offset = 0
+    for tensor in given:
+        where = f"input {tensor.name[:80]!r}"
+        size = None if tensor.parameters is None else _binary_size(tensor.parameters, where)
+        contents: Contents
+        if size is None:
+            if tensor.data is None:
+                raise InvalidTensor(f"{where}: expected data or binary_data_size, got neither")
+            contents = tensor.data
+        else:
+            if tensor.data is not None:
+                raise InvalidTensor(f"{where}: expected data or binary_data_size, got both")
+            if size > len(behind) - offset:
+                raise InvalidTensor(
+                    f"{where}: binary_data_size is {size}, the body has {len(behind) - offset} more bytes"
+                )
+            contents = behind[offset : offset + size]
+            offset += size
+        inputs.append(GivenTensor(tensor.name, tensor.datatype, tensor.shape, contents))
+    if offset != len(behind):
+        raise InvalidTensor(
+            f"expected {offset} bytes after the JSON, the sum of binary_data_size, got {len(behind)}"
+        )
+    return inputs
+
+
 def _parameter(parameters: Parameters, name: str) -> Any:  # noqa: ANN401 any JSON
-    if parameters is None or name not in parameters:
-        return None
-    text = bytes(parameters[name])[:MOST_PARAMETER_BYTES]
+    given = (parameters or {}).get(name)
+    if not isinstance(given, msgspec.Raw):
+        return given
+    text = bytes(given)
     try:
-        return msgspec.json.decode(text)
+        return msgspec.json.decode(text[:MOST_PARAMETER_BYTES])
     except UNREADABLE:
-        return text.decode(errors="replace")
+        return text[:MOST_PARAMETER_BYTES].decode(errors="replace")
 
 
 def _binary_size(parameters: Parameters, where: str) -> int | None:
@@ -268,8 +319,9 @@ def _binary_size(parameters: Parameters, where: str) -> int | None:
     raise InvalidTensor(f"{where}: expected a binary_data_size of 0 or more, got {short(size)}")
 
 
-def _flag(parameters: Parameters, name: str, where: str) -> bool | None:
+def _flag(parameters: Parameters, name: str, where: str, of: str | None = None) -> bool | None:
     flag = _parameter(parameters, name)
     if flag is None or isinstance(flag, bool):
         return flag
-    raise MalformedBody(f"{where}: expected {name} to be true or false, got {short(flag)}")
+    place = where if of is None else f"{where} {short(of)}"
+    raise MalformedBody(f"{place}: expected {name} to be true or false, got {short(flag)}")

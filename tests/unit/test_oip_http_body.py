@@ -32,8 +32,8 @@ READINGS = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
 
 
 def decoded(body, header):
-    """A body as the service reads it."""
-    return asyncio.run(oip_body.decoded(body, oip_body.json_size(body, header)))
+    """A body as the service reads it: in one call, or else in slices."""
+    return oip_body.decoded(body, header) or asyncio.run(oip_body.decoded_in_slices(body, header))
 
 
 def read(body, header=b""):
