@@ -99,7 +99,7 @@ TINY := build/tiny-bundles
 test: setup ## every test
 	rm -rf $(TINY)
 	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n auto $(BY_FILE) tests/unit tests/contract
-	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 2 $(BY_FILE) -m "not long and not alone" \
+	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 3 $(BY_FILE) -m "not long and not alone" \
 	  tests/integration tests/hostile tests/gpu
 	$(BIN)/python -m pytest --tiny-bundles $(TINY) -m "alone and not long" tests/integration tests/hostile
 

@@ -78,9 +78,9 @@ def test_gradient_boosting_takes_as_many_threads_as_torch(parts, standardise, mo
     pools = []
     fit = ensemble.HistGradientBoostingRegressor.fit
 
-    def watched(*given):
+    def watched(*given, **options):
         pools.extend(threadpoolctl.threadpool_info())
-        return fit(*given)
+        return fit(*given, **options)
 
     monkeypatch.setattr(ensemble.HistGradientBoostingRegressor, "fit", watched)
     with threadpoolctl.threadpool_limits(3):

@@ -111,11 +111,11 @@ def test_every_failed_unit_and_no_censored_one_trains_or_is_held_out(units):
 
 
 def test_a_run_counts_failed_units_for_censored_ones(units, finished, tmp_path):
-    half = max(len(unit) for unit in units) // 2 + 1
+    middle = sorted(len(unit) for unit in units)[len(units) // 2]
     censored = [
-        Trajectory(f"c{u.unit}", u.cycles[:half], u.readings[:half], failed=False)
+        Trajectory(f"c{u.unit}", u.cycles[:middle], u.readings[:middle], failed=False)
         for u in units
-        if len(u) > half
+        if len(u) > middle
     ]
     _, alone, _ = finished
 
