@@ -1,6 +1,6 @@
 """A hostile body never holds the event loop: health is answered while it is handled.
 
-Pauses are CPU seconds of the event loop's thread: they are the same beside other load.
+Pauses are CPU seconds of the event loop's thread. Other load lengthens them too: it shares caches and memory.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tests.fakes import FakeRuntime, make_manifest
 from tests.hostile import bodies
 from tests.hostile.bodies import CYCLES, HOSTILE, LARGE_ANSWERS, SIZE, WIDE, Hostile
 from tests.in_process import InProcess, in_process
+
+pytestmark = pytest.mark.alone
 
 LONGEST = 6.0
 """Longest pause of the event loop over the time to skip the largest body once: about 20 ms."""
