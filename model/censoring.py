@@ -28,12 +28,13 @@ def failed_units(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     weights are 1.
     """
     last = np.array([each.cycles[-1] for each in trajectories])
-    failed = np.array([each.failed for each in trajectories], dtype=np.bool_)
-    found: list[Trajectory] = []
-    for each in (unit for unit in trajectories if unit.failed):
-        ends = np.unique(last[~failed & (last < each.cycles[-1])])
-        censored = (~failed & (last == ends[:, None])).sum(axis=1)
-        later = (last > ends[:, None]).sum(axis=1)
-        seen = float(np.prod(later / (later + censored)))
-        found.append(replace(each, weight=min(1.0 / seen, MOST_WEIGHT)))
-    return found
+    ends, censored = np.unique(
+        [each.cycles[-1] for each in trajectories if not each.failed], return_counts=True
+    )
+    later = len(last) - np.searchsorted(np.sort(last), ends, side="right")
+    seen = np.concatenate(([1.0], np.cumprod(later / (later + censored))))  # past each end
+    failed = [each for each in trajectories if each.failed]
+    weights = [1.0 / seen[np.searchsorted(ends, each.cycles[-1])] for each in failed]
+    return [
+        replace(each, weight=min(weight, MOST_WEIGHT)) for each, weight in zip(failed, weights, strict=True)
+    ]
