@@ -58,7 +58,7 @@ class Parts:
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
         handle: Answers both.
-        health: What gRPC's health service answers.
+        health: Answers of gRPC's health service.
         methods: The gRPC methods, by their paths.
     """
 

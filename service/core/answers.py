@@ -109,7 +109,7 @@ class Answers:
     def state(self) -> NDArray[np.int64]:
         """How each answer may be read, [B], as indices into `STATES`.
 
-        What says most against the number wins: too little history, then strange data, then the cap.
+        The strongest objection wins: too little history, then strange data, then the cap.
         """
         lengths, outputs, manifest = self.asked.lengths, self.outputs, self.manifest
         state = np.where(outputs.rul >= NEAR_CAP * manifest.cap, _AT_LEAST_CAP, _ESTIMATED)

@@ -47,7 +47,7 @@ class Listener:
 
 
 class Seen:
-    """What a tenant's listeners have been told, by the time of each prediction, and when to look next."""
+    """Predictions that a tenant's listeners know, by their times, and the time to look next."""
 
     def __init__(self) -> None:
         self.since = time()

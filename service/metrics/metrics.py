@@ -52,7 +52,7 @@ class Metrics(Collector):
         models: The observer of each model's batches, by its name.
         store: Counts what is kept.
         drift: Drift of each model.
-        shared: What is counted, by name.
+        shared: Counters and histograms, by name.
         ready: Says whether the worker answers.
         pending: Says how many windows wait for a batch.
         in_flight: Requests that have begun and not ended, streams left out.

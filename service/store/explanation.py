@@ -30,7 +30,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 Brief = tuple[list[int], list[float], list[int], list[float]]
-"""What an answer rests on, the most first: places of cycles in the window and their shares of the evidence;
+"""Grounds of an answer, the strongest first: places of cycles in the window and their shares of the evidence;
 places of sensors among the columns and their signed cycles of RUL."""
 
 

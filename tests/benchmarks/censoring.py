@@ -1,4 +1,4 @@
-"""What a run promises, and what it keeps, where units were censored at random.
+"""Figures that a run promises and keeps where units were censored at random.
 
 Units of C-MAPSS are seen up to a random cycle, so those that fail within sight are the short lives. Other
 units, seen until they fail, judge the network. The first row leaves the censored units out, the second counts

@@ -131,7 +131,7 @@ COLUMNS = (
 
 
 def section(title: str, figures: Figures, loads: Sequence[Load]) -> str:
-    """What a server came to under these loads: medians over the rounds."""
+    """Figures of a server under these loads: medians over the rounds."""
     value = {name: statistics.median(values) for name, values in figures.items()}
     return (
         f"### {title}\n\n"

@@ -34,7 +34,7 @@ WORDS = {
     **{f"drift reference is {how}": f"'{REFERENCE_KEY}' in the ONNX metadata is missing or damaged, export"
        for how in ("missing", "no base85", "cut", "empty")},
 }  # fmt: skip
-"""What the line of `rul check` says."""
+"""Text of the line that `rul check` prints."""
 
 
 @pytest.mark.parametrize("way", WAYS)

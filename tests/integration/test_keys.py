@@ -42,7 +42,7 @@ def code(call: Callable[[], object]) -> grpc.StatusCode:
 
 
 def statuses(server: Server, key: str) -> set[int]:
-    """What each worker says to the key: connections are dealt out among them."""
+    """Statuses of the key from each worker: connections are dealt out among them."""
     return {server.ask("GET", "/v1/models", key=key).status_code for _ in range(20)}
 
 
