@@ -88,6 +88,12 @@ def settled():
     sys.setswitchinterval(interval)
 
 
+@pytest.fixture(autouse=True)
+def collected():
+    """Collect the garbage of other tests, which a pause would otherwise hold."""
+    gc.collect()
+
+
 @pytest.fixture(scope="module")
 def skip_seconds() -> float:
     """CPU seconds to skip the largest body once."""
