@@ -325,7 +325,7 @@ class Limit:
 
     def _ask(self) -> None:
         if self._receive is not None:
-            with suppress(Exception):  # a server that ends may fail before it gives anything to wait for
+            with suppress(BaseException):  # a server that ends fails at once; one in Rust, with a panic
                 self._watch = asyncio.ensure_future(self._receive())
                 self._watch.add_done_callback(self._told)
 

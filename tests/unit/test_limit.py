@@ -240,7 +240,15 @@ def not_even_asked():
     raise RuntimeError("the server ends")
 
 
-@pytest.mark.parametrize("receive", [no_more_events, not_even_asked])
+class PanicException(BaseException):
+    """What a server in Rust raises; like pyo3's, no `Exception`."""
+
+
+def panics():
+    raise PanicException("the server ends")
+
+
+@pytest.mark.parametrize("receive", [no_more_events, not_even_asked, panics])
 async def test_a_server_that_fails_to_say_who_left_stops_no_work(receive):
     limit = Limit(30, receive)
 
