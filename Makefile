@@ -98,9 +98,8 @@ TINY := build/tiny-bundles
 .PHONY: test
 test: setup ## every test
 	rm -rf $(TINY)
-	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n auto $(BY_FILE) tests/unit tests/contract
 	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 3 $(BY_FILE) -m "not long and not alone" \
-	  tests/integration tests/hostile tests/gpu
+	  tests/unit tests/contract tests/integration tests/hostile tests/gpu
 	$(BIN)/python -m pytest --tiny-bundles $(TINY) -m "alone and not long" tests/integration tests/hostile
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-gpu bench-peers

@@ -66,7 +66,8 @@ LONG: Final = (
     "hostile/test_pauses.py",
     "unit/test_attention_diagnostics.py",
 )
-"""Files of tests that take long. They run first: a long file that comes last keeps one process busy alone."""
+"""Files of tests that take long. They run first: a long file that comes last keeps one process busy alone.
+The others run by name, whatever their folder: those that wait for a service beside those that compute."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if missing := [name for name in LONG if not (TESTS / name).is_file()]:
         raise pytest.UsageError(f"tests/conftest.py: LONG names files that do not exist: {missing}")
     rank = {TESTS / name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
+    items.sort(key=lambda item: (rank.get(item.path, len(LONG)), item.path.name))
 
 
 @pytest.fixture(scope="session", autouse=True)
