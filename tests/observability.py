@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +21,9 @@ DASHBOARDS: Final = sorted((FOLDER / "grafana" / "dashboards").glob("*.json"))
 SELECTOR: Final = re.compile(r"(?<![\w:$])(rul_\w+|process_\w+|\w+:\w+:\w+|up\b)(\{[^}]*\})?")
 
 
+@cache
 def rules() -> list[dict[str, Any]]:
-    """Every recording and alerting rule."""
+    """Every recording and alerting rule; reading them takes 0.1 s, and 800 tests ask."""
     return [
         rule
         for path in RULES
