@@ -100,7 +100,7 @@ test: setup ## every test
 	rm -rf $(TINY)
 	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 3 $(BY_FILE) -m "not long and not alone" \
 	  tests/unit tests/contract tests/integration tests/hostile tests/gpu
-	$(BIN)/python -m pytest --tiny-bundles $(TINY) -m "alone and not long" tests/integration tests/hostile
+	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 2 $(BY_FILE) -m "alone and not long" tests/integration tests/hostile
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-gpu bench-peers
 test-unit: setup ## one module at a time
@@ -153,8 +153,8 @@ generate: setup ## generated code and files
 # Pictures of the page, for a CI to keep.
 check: export RUL_SCREENSHOTS ?= $(CURDIR)/build/screenshots
 check: setup ## everything CI runs, in CI's order
-	$(MAKE) --jobs=3 --output-sync lint types imports
-	$(MAKE) test
+	$(MAKE) --jobs=2 lint imports
+	$(MAKE) --jobs=2 types test
 
 .PHONY: sbom
 sbom: | python ## the bill of materials of each image, CycloneDX, from the lock files: dist/sbom-*.json
