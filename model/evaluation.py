@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,12 @@ BOOSTING_TITLES: Final = {
     "boosting_difference": "RMSE less that of gradient boosting, cycles",
 }
 """Titles of the metrics that a run keeps of `boosting_figures`."""
+
+
+Total = Callable[[NDArray[Any]], FloatArray]
+"""Sums values of rows [W] over all rows and over those of each resample, [1 + resamples]."""
+Statistic = Callable[[Total], FloatArray]
+"""A figure of all rows and of each resample, by such sums; NaN without a value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,15 +112,12 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
     width = answered.upper - answered.lower
     below = answered.truth < cap
 
-    def mean(values: FloatArray | BoolArray, among: BoolArray | None = None) -> Callable[[IntArray], float]:
+    def mean(values: FloatArray | BoolArray, among: BoolArray | None = None) -> Statistic:
         return mean_of(values if among is None else np.where(among, values, np.nan), answered.weight)
 
-    def root(of_rows: Callable[[IntArray], float]) -> Callable[[IntArray], float]:
-        return lambda rows: math.sqrt(of_rows(rows))
-
-    of_windows: dict[str, Callable[[IntArray], float]] = {
-        "rmse": root(mean(np.square(error))),
-        "rmse_below_cap": root(mean(np.square(error), below)),
+    of_windows = {
+        "rmse": root_of(mean(np.square(error))),
+        "rmse_below_cap": root_of(mean(np.square(error), below)),
         "mae": mean(np.abs(error)),
         "bias": mean(error),
         "score": mean(_penalty(error)),
@@ -134,14 +137,8 @@ def rmse_difference(ours: Answered, theirs: Answered, *, cap: float) -> Figure:
     if not (np.array_equal(ours.unit, theirs.unit) and np.array_equal(ours.truth, theirs.truth)):
         raise InvalidData("answers to different windows cannot be compared")
     truth = capped_rul(ours.truth, cap=cap)
-
-    def difference(rows: IntArray) -> float:
-        one, other = (
-            root_mean_square_error(each.rul[rows] - truth[rows], ours.weight[rows]) for each in (ours, theirs)
-        )
-        return one - other
-
-    return bootstrapped({"rmse": difference}, ours.unit)["rmse"]
+    one, other = (root_of(mean_of(np.square(each.rul - truth), ours.weight)) for each in (ours, theirs))
+    return bootstrapped({"rmse": lambda total: one(total) - other(total)}, ours.unit)["rmse"]
 
 
 def boosting_figures(answered: Answered, boosted: FloatArray, *, cap: float) -> dict[str, Figure]:
@@ -172,40 +169,47 @@ def boosting_caution(metrics: Mapping[str, float]) -> str | None:
 
 
 def bootstrapped(
-    of_rows: Mapping[str, Callable[[IntArray], float]], unit: NDArray[np.str_], *, resamples: int = RESAMPLES
+    statistics: Mapping[str, Statistic], unit: NDArray[np.str_], *, resamples: int = RESAMPLES
 ) -> dict[str, Figure]:
     """Compute figures of rows with 95 % intervals, by resampling whole units [W].
 
     Resamples without a value (NaN) are ignored; the interval is NaN where all are.
     """
     rng = np.random.default_rng(0)
-    of_unit = [np.flatnonzero(unit == name) for name in np.unique(unit)]
-    samples = [
-        np.concatenate([of_unit[i] for i in rng.integers(len(of_unit), size=len(of_unit))])
-        for _ in range(resamples)
-    ]
-    everything = np.arange(len(unit))
+    names, which = np.unique(unit, return_inverse=True)
+    count = len(names)
+    drawn = [np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(resamples)]
+    times = np.array([np.ones(count), *drawn])  # [1 + resamples, units]: how often each unit counts
+
+    def total(values: NDArray[Any]) -> FloatArray:
+        return times @ np.bincount(which, weights=values, minlength=count)
+
     found: dict[str, Figure] = {}
-    for name, figure in of_rows.items():
-        drawn = np.array([figure(rows) for rows in samples])
-        drawn = drawn[~np.isnan(drawn)]
-        low, high = np.quantile(drawn, (0.025, 0.975)) if len(drawn) else (np.nan, np.nan)
-        found[name] = Figure(figure(everything), float(low), float(high))
+    for name, statistic in statistics.items():
+        value, *others = statistic(total).tolist()
+        known = [other for other in others if not math.isnan(other)]
+        low, high = np.quantile(known, (0.025, 0.975)) if known else (math.nan, math.nan)
+        found[name] = Figure(value, float(low), float(high))
     return found
 
 
-def mean_of(values: FloatArray | BoolArray, weight: FloatArray | None = None) -> Callable[[IntArray], float]:
+def mean_of(values: FloatArray | BoolArray, weight: FloatArray | None = None) -> Statistic:
     """Return the mean over rows, of equal weights or these, that ignores NaN; NaN without a value."""
     known = ~np.isnan(values)
     counts = np.where(known, 1.0 if weight is None else weight, 0.0)
     return ratio_of(np.where(known, values, 0.0) * counts, counts)
 
 
-def ratio_of(above: FloatArray, below: FloatArray) -> Callable[[IntArray], float]:
-    """Return the ratio of the means over rows; NaN where the divisor is 0."""
+def root_of(statistic: Statistic) -> Statistic:
+    """Return the square root of a statistic."""
+    return lambda total: np.sqrt(statistic(total))
 
-    def ratio(rows: IntArray) -> float:
-        base = float(below[rows].mean())
-        return float(above[rows].mean()) / base if base > 0 else float("nan")
+
+def ratio_of(above: FloatArray, below: FloatArray) -> Statistic:
+    """Return the ratio of the sums over rows; NaN where the divisor is 0."""
+
+    def ratio(total: Total) -> FloatArray:
+        base = total(below)
+        return total(above) / np.where(base > 0, base, np.nan)
 
     return ratio

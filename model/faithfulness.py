@@ -165,15 +165,15 @@ def faithfulness_figures(found: Faithfulness) -> dict[str, Figure]:
     `agreement`, `beyond_place`, `leak` and `sensors`.
     """
     of_windows = ("agreement", "beyond_place", "leak", "sensors")
-    of_rows = {name: mean_of(getattr(found, name)) for name in of_windows}
+    statistics = {name: mean_of(getattr(found, name)) for name in of_windows}
     for kind, changes in (("hidden", found.hidden), ("kept", found.kept)):
         for k, share in enumerate(found.shares):
             name = f"{kind}_{share * 100:g}"
             for choice in CHOICES:
-                of_rows[f"{name}_{choice}"] = mean_of(changes[choice][k])
+                statistics[f"{name}_{choice}"] = mean_of(changes[choice][k])
             for other in ("random", "last"):
-                of_rows[f"{name}_over_{other}"] = ratio_of(changes["attended"][k], changes[other][k])
-    return bootstrapped(of_rows, found.unit)
+                statistics[f"{name}_over_{other}"] = ratio_of(changes["attended"][k], changes[other][k])
+    return bootstrapped(statistics, found.unit)
 
 
 def join_faithfulness(parts: Sequence[Faithfulness]) -> Faithfulness:

@@ -166,9 +166,11 @@ def prognostic_figures(lives: Sequence[Life], *, cap: float) -> dict[str, Figure
         "monotonicity": lambda life: monotonicity(life, cap=cap),
         "life_coverage": lambda life: life_coverage(life, cap=cap),
     }
-    of_rows = {name: mean_of(np.array([metric(life) for life in lives])) for name, metric in of_life.items()}
+    statistics = {
+        name: mean_of(np.array([metric(life) for life in lives])) for name, metric in of_life.items()
+    }
     names = np.array([str(i) for i in range(len(lives))])
-    return bootstrapped(of_rows, names)
+    return bootstrapped(statistics, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +249,8 @@ def brier_figures(
     terms of probability" (Monthly Weather Review 78, 1950).
     """
     square = np.square(probability - (truth[:, None] <= np.array(horizons)))
-    of_rows = {str(horizon): mean_of(square[:, k]) for k, horizon in enumerate(horizons)}
-    found = bootstrapped(of_rows, unit)
+    statistics = {str(horizon): mean_of(square[:, k]) for k, horizon in enumerate(horizons)}
+    found = bootstrapped(statistics, unit)
     return {horizon: found[str(horizon)] for horizon in horizons}
 
 

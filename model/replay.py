@@ -7,7 +7,7 @@ that they did not train. This module must not know networks or screens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.decision import Costs, FleetLife, Forecast, best_fixed_age, cost_curve, remaining_life
-from model.domain import FloatArray, IntArray, InvalidData
-from model.evaluation import Figure, bootstrapped
+from model.domain import FloatArray, InvalidData
+from model.evaluation import Figure, Total, bootstrapped, ratio_of
 from model.fleet import Fleet
 from model.prognostics import Life
 
@@ -85,14 +85,13 @@ def compare(held: HeldOut, costs: Costs) -> Comparison:
     lived = {name: np.minimum(stop, ends) for name, stop in stops.items()}
     failed = {name: stop >= ends for name, stop in stops.items()}
     spent = {name: np.where(each, costs.failure, costs.planned) for name, each in failed.items()}
+    rates = {name: ratio_of(spent[name], lived[name]) for name in POLICIES}
 
-    def rate(name: str) -> Callable[[IntArray], float]:
-        return lambda rows: float(spent[name][rows].sum() / lived[name][rows].sum())
+    def saved_share(total: Total) -> FloatArray:
+        return 1.0 - rates["ours"](total) / rates["fixed age"](total)
 
-    of_rows = {name: rate(name) for name in POLICIES}
-    of_rows["saved"] = lambda rows: 1.0 - of_rows["ours"](rows) / of_rows["fixed age"](rows)
     units: NDArray[np.str_] = np.array([str(i) for i in range(len(ends))])
-    found = bootstrapped(of_rows, units)
+    found = bootstrapped(rates | {"saved": saved_share}, units)
     saved = found.pop("saved")
     return Comparison(
         costs,

@@ -91,13 +91,13 @@ def sensitivity_figures(found: Sensitivity) -> dict[str, Figure]:
     share of the variance that lag alone explains, of `attention` and of all heads. `moved`: mean.
     """
     by_lag = found.about_mean - found.about_lag
-    of_rows = {
+    statistics = {
         "anomaly": ratio_of(found.after, found.before),
         "lag_attention": ratio_of(by_lag[:, 0], found.about_mean[:, 0]),
         "lag_heads": ratio_of(by_lag[:, 1], found.about_mean[:, 1]),
         "moved": mean_of(found.moved),
     }
-    return bootstrapped(of_rows, found.unit)
+    return bootstrapped(statistics, found.unit)
 
 
 def _moved(ask: Ask, windows: WindowSet) -> FloatArray:

@@ -10,8 +10,7 @@ import numpy as np
 from sqlalchemy import RowMapping, and_, func, select
 from sqlalchemy.engine import Connection
 
-from model.domain import IntArray
-from model.evaluation import bootstrapped
+from model.evaluation import bootstrapped, mean_of
 from service.store.database import Database
 from service.store.judgement import Judgement, OutcomeKind, accuracy_of, judge
 from service.store.schema import OUTCOMES, PREDICTIONS, VERSIONS
@@ -69,12 +68,7 @@ def _of_version(connection: Connection, version: RowMapping, since: float | None
 
 def _coverage_interval(judgement: Judgement, units: Sequence[str]) -> tuple[float, float]:
     """Resample whole units: predictions of one unit hold or fail together."""
-    names, which = np.unique(np.array(units)[judgement.failed], return_inverse=True)
-    trials = np.bincount(which)
-    hits = np.bincount(which, weights=judgement.covered[judgement.failed])
-
-    def coverage(rows: IntArray) -> float:
-        return float(hits[rows].sum() / trials[rows].sum())
-
-    figure = bootstrapped({"coverage": coverage}, names, resamples=RESAMPLES)["coverage"]
+    covered = mean_of(judgement.covered[judgement.failed])
+    names = np.array(units)[judgement.failed]
+    figure = bootstrapped({"coverage": covered}, names, resamples=RESAMPLES)["coverage"]
     return figure.low, figure.high
