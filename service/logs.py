@@ -44,7 +44,8 @@ def configure(
         _with_request_id,
         _withhold,
     ]
-    renderer: Processor = structlog.dev.ConsoleRenderer()
+    # The default shows the values of local variables: what clients sent, and their keys.
+    renderer: Processor = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     if log_format is LogFormat.CONSOLE:
         shared.append(_printable)
     else:

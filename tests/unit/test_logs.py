@@ -26,6 +26,20 @@ def test_an_event_is_one_json_object_with_level_and_time(stream):
     assert line["timestamp"].endswith("Z")
 
 
+@pytest.mark.parametrize("log_format", [LogFormat.CONSOLE, LogFormat.JSON])
+def test_a_traceback_shows_no_values(stream, log_format):
+    logs.configure(log_format=log_format, stream=stream)
+    reading = 600 + 41.82
+
+    try:
+        raise ValueError(f"{type(reading)} cannot be read")
+    except ValueError:
+        logs.logger().exception("request failed")
+
+    assert "ValueError: <class 'float'> cannot be read" in stream.getvalue()
+    assert "641.82" not in stream.getvalue()
+
+
 @pytest.mark.parametrize("field", sorted(logs.WITHHELD))
 def test_what_a_client_sent_is_never_written(stream, field):
     logs.logger().info("received", **{field: [641.82, 1589.7]})
