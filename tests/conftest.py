@@ -40,7 +40,6 @@ LONG: Final = (
     "contract/test_readme.py",
     "integration/test_page_unit.py",
     "contract/test_training.py",
-    "integration/test_tour.py",
     "contract/test_train_command.py",
     "integration/test_ray.py",
     "integration/test_models_page.py",

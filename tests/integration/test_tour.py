@@ -3,12 +3,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.environments import clean_environment
 from tests.integration.conftest import free_port
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_the_tour_goes_from_simulated_units_to_answers_by_http():
     done = subprocess.run(
         [ROOT / "tools" / "tour", Path(sys.executable).parent, str(free_port())],
