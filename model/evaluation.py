@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ BOOSTING_TITLES: Final = {
 """Titles of the metrics that a run keeps of `boosting_figures`."""
 
 
-Total = Callable[[NDArray[Any]], FloatArray]
+Total = Callable[[FloatArray], FloatArray]
 """Sums values of rows [W] over all rows and over those of each resample, [1 + resamples]."""
 Statistic = Callable[[Total], FloatArray]
 """A figure of all rows and of each resample, by such sums; NaN without a value."""
@@ -181,7 +181,7 @@ def bootstrapped(
     drawn = [np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(resamples)]
     times = np.array([np.ones(count), *drawn])  # [1 + resamples, units]: how often each unit counts
 
-    def total(values: NDArray[Any]) -> FloatArray:
+    def total(values: FloatArray) -> FloatArray:
         return times @ np.bincount(which, weights=values, minlength=count)
 
     found: dict[str, Figure] = {}

@@ -241,7 +241,7 @@ def not_even_asked():
 
 
 class PanicException(BaseException):
-    """What a server in Rust raises; like pyo3's, no `Exception`."""
+    """A panic of a server in Rust; it is no `Exception`, as in pyo3."""
 
 
 def panics():
