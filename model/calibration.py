@@ -30,14 +30,12 @@ from model.domain import (
 from model.evaluation import Answered
 from model.gaps import with_gaps
 from model.layers import set_buffer
-from model.network import PROBABILITIES, Estimate, RulNetwork
+from model.network import BANDS, PROBABILITIES, Estimate, RulNetwork, band_factor
 
 AT_ONCE: Final = 512
 SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
-BANDS: Final = 3
-"""Equal bands of the predicted RUL whose intervals are calibrated each."""
 FEWEST_UNITS: Final = 10
 """Units that a band needs; with fewer, its errors say too little and its scale stays."""
 MOST_CHANGE: Final = 3.0
@@ -102,7 +100,8 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
                 of_sensors.append(estimate.explanation.sensor_contribution.sum(1))
             # [B, T, F] or [B, H, T, T] of every window is too large.
             parts.append(estimate._replace(explanation=None, self_attention=None))
-        scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
+        answers = [part.unclipped.clamp(0.0, net.config.cap) for part in parts]
+        scales = [net.error_scale(part.context, rul) for part, rul in zip(parts, answers, strict=True)]
 
     def joined(name: str) -> FloatArray:
         return torch.cat([getattr(part, name) for part in parts]).numpy()
@@ -112,6 +111,7 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     )
     heads = joined("head_attention") if net.config.heads else None
     explained = [torch.cat(each).numpy() if each else None for each in (evidence, of_sensors)]
+    scale = torch.cat(scales).numpy()
     return Read(unclipped, scale, context, attention, statistics, heads, *explained)
 
 
@@ -200,23 +200,23 @@ def interval_bounds(
 
 
 def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> FloatArray:
-    """Compute the factors of the scale in bands of predicted RUL that make the coverage equal there, [BANDS].
+    """Compute the factor of the scale in each of `BANDS` that makes the coverage equal there, [bands].
 
     Training errors show the proportions of the scale. Where held-out errors grow more in one band than
     in another, or lean to one side, the interval covers too little there and too much elsewhere. In each
     round a band's scale grows by the part of the interval, on the side of the error, that `coverage` of
-    its errors stay within.
+    its errors stay within. Answers at the cap have an interval of their own and set none.
     """
-    share = np.clip(read.unclipped / cap, 0.0, np.nextafter(1.0, 0.0))
-    rows_of = [(share * BANDS).astype(np.int64) == n for n in range(BANDS)]
-    factors, group = np.ones(BANDS), at_cap(read.unclipped, cap=cap)
-    units, weights = windows.unit, windows.weight
+    group, units, weights = at_cap(read.unclipped, cap=cap), windows.unit, windows.weight
+    band = np.searchsorted(BANDS, np.clip(read.unclipped / cap, 0.0, 1.0), side="right") - 1
+    factors = np.ones(len(BANDS) - 1)
     for _ in range(ROUNDS):
         error = normalised_error(rescaled(read, factors, cap=cap), windows, cap=cap)
         low, high = interval_bounds(error, group, units, weights, coverage=coverage)[group].T
         used = np.maximum(error / np.minimum(low, -SMALLEST_BOUND), error / np.maximum(high, SMALLEST_BOUND))
-        for n, rows in enumerate(rows_of):
-            if used.any() and len(np.unique(units[rows])) >= FEWEST_UNITS:
+        for n in range(len(factors)):
+            rows = (band == n) & (group == 0)
+            if used[rows].any() and len(np.unique(units[rows])) >= FEWEST_UNITS:
                 weight = unit_weights(units[rows], weights[rows])
                 [within] = weighted_quantiles(used[rows], weight, np.array([coverage]))
                 factors[n] = np.clip(factors[n] * within, 1 / MOST_CHANGE, MOST_CHANGE)
@@ -224,28 +224,23 @@ def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float
 
 
 def rescaled(read: Read, factors: FloatArray, *, cap: float) -> Read:
-    """Multiply the scale by factors of bands, [BANDS]; linear between the middles of the bands."""
-    middle = (np.arange(len(factors)) + 0.5) * cap / len(factors)
-    factor = np.interp(np.clip(read.unclipped, 0.0, cap), middle, factors)
-    return replace(read, scale=(read.scale * factor).astype(read.scale.dtype))
+    """Multiply the scale by the factors of bands, as `RulNetwork.error_scale` does."""
+    factor = band_factor(torch.from_numpy(read.unclipped), torch.from_numpy(factors).float(), cap=cap)
+    return replace(read, scale=read.scale * factor.numpy())
 
 
-def fit_scale(net: RulNetwork, windows: WindowSet, *, factors: FloatArray | None = None) -> None:
+def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
     """Fit only the layers that predict the error's width, by Laplace likelihood.
 
-    Training windows have smaller errors than new units, in the same proportions but for `factors`
-    [BANDS]; the quantiles correct the size.
+    Training windows have smaller errors than new units, in nearly the same proportions: factors of
+    bands correct these, and quantiles the size.
     """
     read = read_windows(net, windows)
-    cap = net.config.cap
-    context = torch.from_numpy(read.context)
-    absolute = np.abs(capped_rul(windows.rul, cap=cap) - np.clip(read.unclipped, 0.0, cap))
-    if factors is not None:
-        absolute = rescaled(replace(read, scale=absolute), factors, cap=cap).scale
-    error = torch.from_numpy(absolute)
+    rul, context = np.clip(read.unclipped, 0.0, net.config.cap), torch.from_numpy(read.context)
+    error = torch.from_numpy(np.abs(capped_rul(windows.rul, cap=net.config.cap) - rul))
     optimizer = torch.optim.AdamW(net.scale.parameters(), lr=SCALE_RATE, weight_decay=SCALE_DECAY)
     for _ in range(SCALE_STEPS):
-        scale = net.error_scale(context)
+        scale = net.error_scale(context, torch.from_numpy(rul))
         optimizer.zero_grad()
         (error / scale + scale.log()).mean().backward()
         optimizer.step()

@@ -24,7 +24,7 @@ from model.networks import build_network, config_from_json
 NETWORK_FILE: Final = "network.pt"
 RUN_FILE: Final = "run.json"
 STATE_FILE: Final = "state.pt"
-FORMAT: Final = 4
+FORMAT: Final = 5
 
 
 class InvalidCheckpoint(RulError):

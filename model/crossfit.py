@@ -41,6 +41,7 @@ from model.faithfulness import (
     measure_faithfulness,
     typical_readings,
 )
+from model.layers import set_buffer
 from model.network import RulNetwork
 from model.prognostics import Life
 from model.reference import Reference
@@ -70,12 +71,6 @@ class Fold:
     windows: WindowSet  # Truncated windows of the held-out units
     read: Read  # Uncalibrated answers to these windows
     reference: Reference  # Statistics of the training readings
-    factors: FloatArray | None = None  # Factors of the scale by predicted RUL, as they are in `read`
-
-    def answers(self, windows: WindowSet) -> Read:
-        """Compute the uncalibrated answers to other windows, their scale corrected as in `read`."""
-        read = read_windows(self.net, windows)
-        return read if self.factors is None else rescaled(read, self.factors, cap=self.net.config.cap)
 
 
 def held_out_fold(net: RulNetwork, split: Split, reference: Reference) -> Fold:
@@ -91,7 +86,7 @@ def joined(folds: Sequence[Fold]) -> tuple[Read, WindowSet]:
 
 
 def scaled_by_rul(folds: Sequence[Fold]) -> tuple[list[Fold], FloatArray]:
-    """Correct each fold's scale by the errors of the other folds, and return the factors of all.
+    """Correct the scale of each fold's network by errors of the other folds; return the factors of all.
 
     No unit sets its own scale, so the coverage measured on the folds is that of new units.
     """
@@ -103,7 +98,8 @@ def scaled_by_rul(folds: Sequence[Fold]) -> tuple[list[Fold], FloatArray]:
     corrected: list[Fold] = []
     for fold in folds:
         own = factors([other for other in folds if other is not fold])
-        corrected.append(replace(fold, read=rescaled(fold.read, own, cap=config.cap), factors=own))
+        set_buffer(fold.net, "scale_factors", own)
+        corrected.append(replace(fold, read=rescaled(fold.read, own, cap=config.cap)))
     return corrected, factors(folds)
 
 
@@ -139,7 +135,7 @@ def _cut_covered(fold: Fold, cycles: int, bounds: FloatArray) -> BoolArray:
     if len(longer) == 0:
         return np.zeros(0, np.bool_)
     cut = cut_windows(longer, np.full(len(longer), cycles))
-    read = fold.answers(cut)
+    read = read_windows(fold.net, cut)
     lower, upper = interval_ends(read, bounds[at_cap(read.unclipped, cap=cap)], cap=cap)
     truth = capped_rul(cut.rul, cap=cap)
     return (lower <= truth) & (truth <= upper)
@@ -175,7 +171,7 @@ def _life(fold: Fold, trajectory: Trajectory, every: int, most_missing: float) -
     windows = windows.take(np.flatnonzero(answerable(windows, most_missing)))
     if len(windows) == 0:
         return None
-    read = fold.answers(windows)
+    read = read_windows(fold.net, windows)
     rul = np.clip(read.unclipped, 0.0, config.cap)
     with torch.no_grad():
         answers = fold.net.distribution(torch.from_numpy(rul), torch.from_numpy(read.scale))

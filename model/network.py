@@ -27,6 +27,8 @@ PROBABILITIES: Final = (0.0, *(0.05 * 2.0**n for n in range(-9, 0)), *(n / 40 fo
 """Probabilities of the calibrated distribution: equally spaced, and halved from 0.05 down to 0.0001."""
 
 SMALLEST_SCALE_CYCLES: Final = 0.5
+BANDS: Final = (0.0, 1 / 12, 1 / 6, 1 / 3, 1 / 2, 3 / 4, 1.0)
+"""Edges of the bands of predicted RUL whose intervals are calibrated each, in caps: narrow near failure."""
 HALF: Final = 0.5
 LEAST_RUNNING: Final = 1e-3
 """Least probability of not having failed yet by which others are divided."""
@@ -181,6 +183,14 @@ class Distribution(nn.Module):
         return (part.clamp(0.0, 1.0) * (probability[1:] - probability[:-1])).sum(-1)
 
 
+def band_factor(rul: Tensor, factors: Tensor, *, cap: float) -> Tensor:
+    """Choose the factor of answers [B] from those of the bands; linear between the middles of bands."""
+    edges = torch.tensor(BANDS) * cap
+    middle = (edges[:-1] + edges[1:]) / 2
+    part = (rul.unsqueeze(-1) - middle[:-1]) / (middle[1:] - middle[:-1])  # [B, bands - 1]
+    return factors[0] + (part.clamp(0.0, 1.0) * (factors[1:] - factors[:-1])).sum(-1)
+
+
 class RulNetwork(nn.Module, ABC):
     """Base of every network. Weights are learnt; buffers are fitted or calibrated."""
 
@@ -207,6 +217,7 @@ class RulNetwork(nn.Module, ABC):
         self.head = nn.Linear(values, 1)
         # Fitted after training on the attention-weighted sum, so it cannot degrade the RUL.
         self.scale = nn.Sequential(nn.Linear(values, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.register_buffer("scale_factors", torch.ones(len(BANDS) - 1))  # By predicted RUL
         self.distribution = Distribution(config)
         self.novelty = Novelty(config.columns)
         self.register_buffer("baseline", torch.tensor(config.cap / 2))
@@ -223,16 +234,17 @@ class RulNetwork(nn.Module, ABC):
         """Choose the baseline of the contributions, []: by default the mean answer, of [W]."""
         return unclipped.mean()
 
-    def error_scale(self, context: Tensor) -> Tensor:
-        """Predict the width of the error in cycles, [B, D] -> [B]."""
+    def error_scale(self, context: Tensor, rul: Tensor) -> Tensor:
+        """Predict the width of the error of answers `rul` [B] in cycles, [B, D] -> [B]."""
         scale = nn.functional.softplus(self.scale(context).squeeze(-1))
-        return self.config.cap / 10 * scale + SMALLEST_SCALE_CYCLES
+        scale = self.config.cap / 10 * scale + SMALLEST_SCALE_CYCLES
+        return scale * band_factor(rul, self.get_buffer("scale_factors"), cap=self.config.cap)
 
     def forward(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Answers:
         """Answer raw readings [B, T, F], lengths [B] and last cycle [B]."""
         estimate = self.estimate(readings, lengths, last_cycle)
         rul = estimate.unclipped.clamp(0.0, self.config.cap)
-        interval, failure, health = self.distribution(rul, self.error_scale(estimate.context))
+        interval, failure, health = self.distribution(rul, self.error_scale(estimate.context, rul))
         return Answers(
             rul,
             interval,

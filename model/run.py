@@ -269,10 +269,11 @@ def calibrate(
 ) -> dict[str, float]:
     """Fit everything not learnt by gradient; return the metrics on held-out units.
 
-    `factors` [BANDS] correct the scale by predicted RUL. `boosted` [W] are the answers of gradient
+    `factors` correct the scale in each of `BANDS`. `boosted` [W] are the answers of gradient
     boosting to the held-out windows of all folds.
     """
-    fit_scale(net, with_lacking(split.training), factors=factors)
+    fit_scale(net, with_lacking(split.training))
+    set_buffer(net, "scale_factors", factors)
     training = read_windows(net, split.training)
     with torch.no_grad():
         set_buffer(net, "baseline", net.reference_rul(torch.from_numpy(training.unclipped).double()))

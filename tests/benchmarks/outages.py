@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from model.calibration import at_cap, interval_bounds, interval_ends, normalised_error
+from model.calibration import at_cap, interval_bounds, interval_ends, normalised_error, read_windows
 from model.crossfit import Fold, held_out_fold, joined, scaled_by_rul
 from model.domain import FloatArray, WindowSet, capped_rul
 from model.evaluation import root_mean_square_error
@@ -80,7 +80,7 @@ def _row(
     parts: list[FloatArray] = []
     for fold in folds:
         windows = _with_outage(fold.windows.take(np.flatnonzero(fold.windows.lengths >= SHORTEST)), lost)
-        read = fold.answers(windows)
+        read = read_windows(fold.net, windows)
         rul, truth = np.clip(read.unclipped, 0.0, cap), capped_rul(windows.rul, cap=cap)
         ends = interval_ends(read, bounds[at_cap(read.unclipped, cap=cap)], cap=cap)
         parts.append(np.stack((rul, truth, *ends, windows.rul)))

@@ -18,6 +18,7 @@ from model.calibration import (
     last_cycles,
     normalised_error,
     read_windows,
+    rescaled,
     tensors,
     with_lacking,
 )
@@ -27,6 +28,7 @@ from model.curve import curve_table, picture, read_curve, write_curve
 from model.dataset import split_fold, train_all
 from model.domain import InvalidData, Trajectory
 from model.gaps import MOST_LOST
+from model.layers import set_buffer
 from model.reference import fit_reference
 from model.run import Plan, Source, choose, prepare, train_run
 from model.stages import stored_choice
@@ -290,7 +292,7 @@ def test_a_checkpoint_of_another_format_is_refused(finished, tmp_path, found):
     stored = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**stored, "format": found}))
 
-    with pytest.raises(InvalidCheckpoint, match=f"run format {found}, this version reads 4: train again"):
+    with pytest.raises(InvalidCheckpoint, match=f"run format {found}, this version reads 5: train again"):
         Checkpoint.load(tmp_path)
 
 
@@ -505,17 +507,17 @@ def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):
         assert name.startswith("scale") or torch.equal(p, before[name])
 
 
-def test_the_scale_is_fitted_wider_where_held_out_errors_are(parts):
+def test_the_scale_of_a_network_has_the_factors_of_held_out_errors(parts):
     net = trainer(parts).learn(lambda *_: None)
     fit_scale(net, parts.training)
     before = read_windows(net, parts.training)
+    factors = np.array([3.0, 1.0, 1.0, 2.0, 1.0, 1.0])
 
-    fit_scale(net, parts.training, factors=np.array([3.0, 1.0, 1.0]))
+    set_buffer(net, "scale_factors", factors)
 
     after = read_windows(net, parts.training)
-    near = before.unclipped < FLEET.cap / 6
-    assert near.any()
-    assert np.median((after.scale / before.scale)[near]) > 1.5
+    np.testing.assert_allclose(after.scale, rescaled(before, factors, cap=FLEET.cap).scale, rtol=1e-6)
+    assert (after.scale > 1.5 * before.scale).any()
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,7 @@ def test_a_network_that_boosting_beats_has_a_caution_in_one_sentence(metrics, sa
 
 
 CAP = 90.0
+NAMES = ("unclipped", "scale", "context", "attention", "statistics")
 
 
 def uneven(*, units, seed):
@@ -318,15 +319,15 @@ def test_a_scale_that_errors_outgrow_in_one_band_is_corrected_there():
     before = coverage_by_answer(read, windows)
     after = coverage_by_answer(rescaled(read, factors, cap=CAP), windows)
 
-    assert factors[2] > 2 * factors[0]
+    assert factors[-1] > 2 * factors[0]
     assert max(before) - min(before) > 0.15
     assert all(0.85 <= coverage <= 0.95 for coverage in after)
 
 
 def leaning(*, seed):
-    """Windows that are answered some 6 cycles too high below 30, and badly above 60."""
+    """Windows that are answered some 6 cycles too high below 30, and badly above 45."""
     read, windows = uneven(units=60, seed=seed)
-    error = np.random.default_rng(seed).normal(size=len(windows)) * np.where(read.unclipped > 60, 9.0, 3.0)
+    error = np.random.default_rng(seed).normal(size=len(windows)) * np.where(read.unclipped > 45, 9.0, 3.0)
     windows.rul[:] = np.clip(read.unclipped + error - 6 * (read.unclipped < 30), 0.0, None)
     return read, windows
 
@@ -343,34 +344,47 @@ def test_errors_that_lean_to_one_side_in_one_band_leave_the_others_their_coverag
 def test_a_band_with_few_units_keeps_its_scale():
     read, windows = uneven(units=60, seed=0)
     few = (read.unclipped < 60) | np.isin(windows.unit, ["1", "2", "3"])
-    names = ("unclipped", "scale", "context", "attention", "statistics")
-    part = Read(*(getattr(read, name)[few] for name in names))
+    part = Read(*(getattr(read, name)[few] for name in NAMES))
 
     factors = scale_factors(part, windows.take(few), cap=CAP, coverage=0.9)
 
-    assert factors[2] == 1.0
+    assert factors[-1] == 1.0
 
 
 def test_exact_answers_keep_their_scale():
     read, windows = uneven(units=20, seed=0)
     windows.rul[:] = np.where(read.unclipped < 0.98 * CAP, read.unclipped, CAP)
 
-    assert scale_factors(read, windows, cap=CAP, coverage=0.9).tolist() == [1.0, 1.0, 1.0]
+    assert scale_factors(read, windows, cap=CAP, coverage=0.9).tolist() == [1.0] * 6
 
 
 def test_factors_change_gradually_between_the_middles_of_bands():
-    rul = np.array([-5.0, 15.0, 30.0, 45.0, 75.0, 120.0], np.float32)
+    rul = np.array([-5.0, 5.0, 10.0, 15.0, 30.0, 105.0, 150.0], np.float32)
     read = read_as(rul, scale=2.0)
 
-    found = rescaled(read, np.array([1.0, 2.0, 3.0]), cap=90.0)
+    found = rescaled(read, np.array([1.0, 2.0, 3.0, 3.0, 3.0, 5.0]), cap=120.0)
 
-    assert found.scale.tolist() == [2.0, 2.0, 3.0, 4.0, 6.0, 6.0]
-    assert read.scale.tolist() == [2.0] * 6
+    np.testing.assert_allclose(found.scale, [2.0, 2.0, 3.0, 4.0, 6.0, 10.0, 10.0], rtol=1e-6)
+    assert read.scale.tolist() == [2.0] * 7
+
+
+def test_answers_at_the_cap_do_not_change_the_scale_of_others():
+    read, windows = uneven(units=60, seed=0)
+    exact = read.unclipped >= 0.98 * CAP
+    windows.rul[exact] = CAP
+    below = np.flatnonzero(~exact)
+    part = Read(*(getattr(read, name)[below] for name in NAMES))
+
+    found = scale_factors(read, windows, cap=CAP, coverage=0.9)
+
+    np.testing.assert_allclose(
+        found, scale_factors(part, windows.take(below), cap=CAP, coverage=0.9), rtol=0.05
+    )
 
 
 def test_the_errors_of_a_fold_do_not_set_its_own_scale():
     config = SimpleNamespace(cap=CAP, coverage=0.9)
-    net = SimpleNamespace(config=config)
+    net = SimpleNamespace(config=config, get_buffer=lambda _: torch.ones(6))
     folds = [Fold(net, *reversed(uneven(units=30, seed=seed)), reference=None) for seed in (0, 1)]
     worse = replace(folds[0].windows, rul=np.zeros_like(folds[0].windows.rul))
 

@@ -268,7 +268,8 @@ def test_without_its_task_the_health_state_comes_from_the_distribution_of_the_ru
 
     with torch.no_grad():
         assert net.estimate(*windows).health is None
-        _, _, expected = net.distribution(net(*windows).rul, net.error_scale(net.estimate(*windows).context))
+        rul = net(*windows).rul
+        _, _, expected = net.distribution(rul, net.error_scale(net.estimate(*windows).context, rul))
 
     torch.testing.assert_close(answers(net, windows)["health_state"], expected)
     assert not hasattr(net, "health")
