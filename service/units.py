@@ -189,7 +189,7 @@ def given_rows(
 
 
 def given_columns(
-    cycles: Sequence[int] | None, columns: Mapping[str, list[float | None]], rules: WindowRules
+    cycles: Sequence[float] | None, columns: Mapping[str, list[float | None]], rules: WindowRules
 ) -> Given:
     """Lay out readings column by column.
 
@@ -213,7 +213,7 @@ def given_columns(
         problems.append(Problem(_column_pointer(i, rules.names[f]), "non_finite", detail))
     if problems:
         raise refusal(listed(problems))
-    numbers = [None] * count if cycles is None else cycles
+    numbers = [None] * count if cycles is None else [int(cycle) for cycle in cycles]
     return Given(numbers, values, _column_pointer)
 
 

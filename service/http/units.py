@@ -40,7 +40,6 @@ from service.units import CyclesReply, UnitReply, check_name
 USUAL_LIMIT: Final = 100
 UNIT: Final = "/v1/units/{unit:path}"
 """A unit's name may hold slashes."""
-_CYCLE: Final = {"type": "integer", **bodies.CYCLE}
 _MOST: Final = {"type": "integer", "minimum": 1, "maximum": MOST}
 _TIME: Final = {"type": "string", "format": "date-time"}
 MODEL: Final = Parameter("model", "A loaded model.")
@@ -74,7 +73,7 @@ def _read() -> list[Endpoint]:
         UnitReply,
         MODEL,
         Parameter(
-            "cycle", "The last cycle of the window, which has a reading; by default the unit's.", _CYCLE
+            "cycle", "The last cycle of the window, which has a reading; by default the unit's.", bodies.CYCLE
         ),
     )
     unit = of_store(
@@ -84,7 +83,7 @@ def _read() -> list[Endpoint]:
         bodies.UnitBody,
         MODEL,
         LIMIT,
-        Parameter("before", "Only predictions and readings of earlier cycles.", _CYCLE),
+        Parameter("before", "Only predictions and readings of earlier cycles.", bodies.CYCLE),
     )
     scope, at = KeyScope.PREDICT, f"{UNIT}/explanation"
     return [
@@ -195,7 +194,7 @@ async def _outcome(call: Call) -> Reply:
     model = call.desk.predictor.model(given.model)
     key = key_of(call, model)
     happened = None if given.time is None else _seconds_of(given.time)
-    outcome = Outcome(key.model, key.unit, given.kind, given.cycle, happened, time(), key.tenant)
+    outcome = Outcome(key.model, key.unit, given.kind, int(given.cycle), happened, time(), key.tenant)
     receipt = await call.desk.store.take_outcome(outcome, replace=given.replace)
     body = await _unit_body(call, model, key)
     return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))

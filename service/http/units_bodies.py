@@ -22,7 +22,9 @@ STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.va
 
 MOST: Final = 1000
 """Most entries on a page."""
-CYCLE: Final = {"minimum": 0, "maximum": LARGEST_CYCLE}
+CYCLE: Final = {"type": "integer", "minimum": 0, "maximum": LARGEST_CYCLE}
+Cycle = Annotated[float, Meta(extra_json_schema=CYCLE)]
+"""A cycle number, which `cycle_problem` checks: pandas writes 3.0 for 3 in a column with missing numbers."""
 
 
 class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,7 +35,7 @@ class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     kind: OutcomeKind
-    cycle: Annotated[int, Meta(extra_json_schema=CYCLE)]
+    cycle: Cycle
     model: str | None = None
     time: Annotated[datetime, Meta(tz=True)] | None = None
     replace: bool = False

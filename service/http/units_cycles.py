@@ -21,6 +21,7 @@ from service.core.turns import LARGE_BYTES
 from service.errors import MalformedBody, Problem, TooLarge, escaped, short
 from service.http.problem import UNREADABLE, read_number, unreadable, wrong
 from service.http.shell import JSON, Call, Reply, json_reply, media_type_of
+from service.http.units_bodies import Cycle
 from service.labels import Stage
 from service.store.rows import Given
 from service.units import given_columns, given_rows
@@ -49,7 +50,7 @@ class Reading(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     columns: dict[str, float | None]
-    cycle: int | None = None
+    cycle: Cycle | None = None
 
 
 class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,8 +67,8 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
     store: bool = True
     costs: Costs | None = None
     readings: list[Reading] | None = None
-    cycle: int | None = None
-    cycles: list[int] | None = None
+    cycle: Cycle | None = None
+    cycles: list[Cycle] | None = None
     columns: dict[str, float | Values | None] | None = None
 
     def given(self, rules: WindowRules) -> Given:

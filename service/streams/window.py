@@ -141,11 +141,11 @@ def reading_values(
     return read
 
 
-def cycle_problem(cycle: float | None, pointer: str) -> Problem | None:
+def cycle_problem(cycle: float, pointer: str) -> Problem | None:
     """Return what is wrong with the number of a cycle."""
-    if cycle is not None and 0 <= cycle <= LARGEST_CYCLE and cycle == int(cycle):
+    if 0 <= cycle <= LARGEST_CYCLE and cycle == int(cycle):
         return None
-    detail = f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle}"
+    detail = f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle:.12g}"
     return Problem(pointer, "bad_cycle", detail)
 
 

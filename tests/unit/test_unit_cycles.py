@@ -103,6 +103,8 @@ async def test_a_reading_is_answered_with_the_prediction_of_the_unit(service):
 BODIES = {
     "one by one": ({"readings": [reading(3), reading(1), reading(2)]}, None),
     "lists": ({"cycles": [1, 3, 2], "columns": columns([1, 3, 2])}, None),
+    "whole numbers as pandas writes them": ({"cycles": [1.0, 3.0, 2.0], "columns": columns([1, 3, 2])}, None),
+    "one by one, likewise": ({"readings": [reading(3.0), reading(1.0), reading(2.0)]}, None),
     "lists without numbers": ({"columns": columns([1, 2, 3])}, None),
     "csv": ("sensor_2, cycle,setting_1,sensor_1\n38.5,3,2,0.75\n39.5,1,2,.25\n39,2,1,0.5\n\n", CSV),
     "csv of a spreadsheet": (

@@ -283,7 +283,7 @@ async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_t
         ({"cycle": 3}, 400, []),
         ({"kind": "failed"}, 400, []),
         ({"kind": "failed", "cycle": "3"}, 400, ["/cycle"]),
-        ({"kind": "failed", "cycle": 3.5}, 400, ["/cycle"]),
+        ({"kind": "failed", "cycle": 3.5}, 422, ["/cycle"]),
         ({"kind": "failed", "cycle": -1}, 422, ["/cycle"]),
         ({"kind": "failed", "cycle": 2**24 + 1}, 422, ["/cycle"]),
         ({"kind": "failed", "cycle": 3, "time": "2026-03-01T12:00:00"}, 400, ["/time"]),
