@@ -116,7 +116,7 @@ def check(
     DriftReference.from_metadata(session.metadata, manifest, origin=folder.model)
     check_shapes(session, manifest)
     got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
-    findings = replay(golden, got, manifest)
+    findings = list(replay(golden, got, manifest))
     with Console(stderr=True).status("measuring promises"):
         findings += measure_promises(session, manifest)
     title = f"{manifest.name} {manifest.version}, SHA-256 {contents.sha256[:12]}"

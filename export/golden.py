@@ -6,7 +6,7 @@ know torch, onnx or ONNX Runtime.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -49,11 +49,16 @@ class Finding:
     promise: str
     worst: float
     allowed: float
+    where: str = ""  # Where it is worst, with both values
 
     @property
     def kept(self) -> bool:
         """Return whether the promise holds; NaN breaks it."""
         return self.worst <= self.allowed
+
+    def __str__(self) -> str:
+        """Say what was measured, for the error of a promise that is broken."""
+        return f"{self.where or f'{self.promise}: {self.worst:.3g}'}, at most {self.allowed:g} is allowed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,13 +128,24 @@ class Golden:
             ) from error
 
 
-def replay(golden: Golden, got: Answers, manifest: Manifest) -> list[Finding]:
+def replay(golden: Golden, got: Answers, manifest: Manifest) -> Iterator[Finding]:
     """Compare a graph's answers to golden windows with the golden ones, and with the manifest's numbers."""
-    findings = [
-        Finding(f"golden {name}", farthest(got[name], expected), TOLERANCE[name])
-        for name, expected in golden.expected.items()
-    ]
-    return [*findings, contributions_add_up(got, manifest), interval_holds_the_answer(got, manifest)]
+    for name, expected in golden.expected.items():
+        yield _compared(name, got[name], expected)
+    yield contributions_add_up(got, manifest)
+    yield interval_holds_the_answer(got, manifest)
+
+
+def _compared(name: str, got: FloatArray, expected: FloatArray) -> Finding:
+    """Compare an output with its golden values, and say where they differ most."""
+    promise, worst = f"golden {name}", farthest(got, expected)
+    if got.shape != expected.shape:
+        where = f"{promise} has shape {expected.shape}, the graph answers {got.shape}"
+    else:
+        most = np.unravel_index(int(_distance(got, expected).argmax()), got.shape)
+        at = ", ".join(str(int(i)) for i in most)
+        where = f"{promise}[{at}] is {expected[most]:.6g}, the graph answers {got[most]:.6g}"
+    return Finding(promise, worst, TOLERANCE[name], where)
 
 
 def contributions_add_up(got: Answers, manifest: Manifest) -> Finding:
@@ -161,8 +177,12 @@ def farthest(got: FloatArray, expected: FloatArray) -> float:
     """Return the largest absolute difference; infinite for NaN or other shapes."""
     if got.shape != expected.shape:
         return float("inf")
+    return float(_distance(got, expected).max(initial=0.0))
+
+
+def _distance(got: FloatArray, expected: FloatArray) -> FloatArray:
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
+    return np.where(np.isnan(difference), np.inf, difference)
 
 
 def _check_columns(readings: FloatArray, manifest: Manifest) -> None:

@@ -67,10 +67,7 @@ def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
     session, manifest, golden = open_contents(folder, contents)
     for finding in measure_promises(session, manifest):
         if not finding.kept:
-            raise InvalidBundle(
-                f"{folder.path}: {finding.promise}: {finding.worst:.3g}, at most {finding.allowed:.3g} is "
-                "promised: export the model again"
-            )
+            raise InvalidBundle(f"{folder.path}: {finding}: export the model again")
     for windows in {1, 2, settings.max_batch_windows}:
         rows = np.arange(windows) % len(golden.lengths)
         runtime.run(golden.readings[rows], golden.lengths[rows], golden.last_cycle[rows])

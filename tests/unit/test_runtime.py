@@ -31,7 +31,7 @@ def test_a_golden_answer_that_differs_is_named_with_both_values(runtime, tiny_bu
     wrong.flat[-1] += 0.5
     golden = replace(golden, expected={**golden.expected, name: wrong})
 
-    with pytest.raises(InvalidBundle, match=rf"golden {name}\[.*\] is .* answers .* tolerance"):
+    with pytest.raises(InvalidBundle, match=rf"golden {name}\[.*\] is .* answers .*, at most"):
         replay_golden(runtime, golden, origin=tiny_bundle.golden)
 
 
