@@ -73,8 +73,6 @@ class Route(StrEnum):
     GRPC_GET_MODEL = "rul.v1.RulService/GetModel"
     GRPC_INFER = "inference.GRPCInferenceService/ModelInfer"
     GRPC_INFERENCE = "inference.GRPCInferenceService"
-    GRPC_HEALTH = "grpc.health.v1.Health"
-    GRPC_REFLECTION = "grpc.reflection"
     OTHER = "other"
 
     @property

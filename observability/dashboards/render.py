@@ -37,8 +37,8 @@ MATCHERS: Final = {
     "FAULT": 'code=~"5..|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED"',
     # What callers ask for: probes, scrapes, pages and unknown URLs would dilute every ratio and quantile.
     "WORK": 'instance=~"$instance", '
-    'route!~"/livez|/readyz|/metrics|/docs|/openapi.json|/page/.*|/v2/.*/(live|ready)|grpc.health.*|'
-    'grpc.reflection|inference.GRPCInferenceService|other"',
+    'route!~"/livez|/readyz|/metrics|/docs|/openapi.json|/page/.*|/v2/.*/(live|ready)|'
+    'inference.GRPCInferenceService|other"',
     # Prometheus' own process has the same metrics, without a worker.
     "WORKER": 'instance=~"$instance", worker=~".+"',
 }

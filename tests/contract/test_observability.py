@@ -86,7 +86,7 @@ def test_probes_scrapes_pages_and_unknown_urls_are_no_requests_in_any_expression
 
     assert {route for route in Route if re.fullmatch(pattern, route)} == {
         Route.LIVEZ, Route.READYZ, Route.METRICS, Route.DOCS, Route.OPENAPI, Route.PAGE, Route.V2_LIVE,
-        Route.V2_READY, Route.V2_MODEL_READY, Route.GRPC_HEALTH, Route.GRPC_REFLECTION, Route.GRPC_INFERENCE,
+        Route.V2_READY, Route.V2_MODEL_READY, Route.GRPC_INFERENCE,
         Route.OTHER,
     }  # fmt: skip
 
