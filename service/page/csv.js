@@ -1,17 +1,27 @@
 // Text files to units' readings: delimiter, header, matching of columns, values. Knows nothing of the page.
 
-const MISSING = new Set(["", "na", "n/a", "nan", "null", "none", "-", "?"]);
+// As `model/cells.py` has both.
+const MISSING = new Set([
+  "", "NaN", "nan", "NAN", "-nan", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None", "none", "-",
+  "#N/A", "#NV", "#DIV/0!", "#VALUE!", "#WERT!", "#NUM!", "#ZAHL!", "#REF!", "#BEZUG!",
+]);
+const TRUTHS = new Map([["true", 1], ["false", 0]]);
 const UNIT_NAMES = ["unit", "unitid", "unitnumber", "unitnr", "engine", "engineid", "machine", "machineid", "asset", "assetid", "id", "serial", "device", "cell"];
 const CYCLE_NAMES = ["cycle", "cycles", "timeincycles", "cyclenumber", "flight", "time", "t", "step"];
 const CMAPSS = ["unit", "cycle", "setting_1", "setting_2", "setting_3", ...Array.from({ length: 21 }, (_, i) => `sensor_${i + 1}`)];
 
 export class BadFile extends Error {}
 
+/** Decode a file: UTF-16 where its first bytes say so, as spreadsheets write "Unicode text", else UTF-8. */
+export function decoded(buffer) {
+  const mark = new DataView(buffer).byteLength > 1 ? new DataView(buffer).getUint16(0) : 0;
+  return new TextDecoder({ 0xfffe: "utf-16le", 0xfeff: "utf-16be" }[mark] ?? "utf-8").decode(buffer);
+}
+
 /** Read a delimited text into `{ header, rows, notes }`; cells stay text. */
 export function parse(text) {
-  const clean = text.replace(/^\uFEFF/, "");
-  const delimiter = delimiterOf(clean.slice(0, 10000).split(/\r?\n/).find((line) => line.trim()) ?? "");
-  const rows = split(clean, delimiter).filter((row) => row.some((cell) => cell !== ""));
+  const delimiter = delimiterOf(text.slice(0, 10000).split(/\r?\n/).find((line) => line.trim()) ?? "");
+  const rows = split(text, delimiter).filter((row) => row.some((cell) => cell !== ""));
   if (!rows.length) throw new BadFile("The file is empty.");
   const notes = [];
   let header = rows[0];
@@ -56,7 +66,8 @@ function split(text, delimiter) {
 
 /** A cell as a number; null where it is missing, NaN where it is none. A comma is decimal where it cannot separate. */
 function toNumber(cell, delimiter) {
-  if (cell === undefined || MISSING.has(cell.toLowerCase())) return null;
+  if (cell === undefined || MISSING.has(cell)) return null;
+  if (TRUTHS.has(cell.toLowerCase())) return TRUTHS.get(cell.toLowerCase());
   const text = delimiter === "," ? cell : cell.replace(/^([-+]?\d*),(\d+(?:e[-+]?\d+)?)$/i, "$1.$2");
   const value = Number(text);
   return Number.isFinite(value) ? value : NaN;

@@ -3,7 +3,7 @@
 import { actPanel } from "./act.js";
 import { figures, reasons } from "./answer.js";
 import { calls } from "./calls.js";
-import { BadFile, match, parse, units } from "./csv.js";
+import { BadFile, decoded, match, parse, units } from "./csv.js";
 import { h, put } from "./dom.js";
 import { number } from "./format.js";
 import { lifeCharts } from "./life.js";
@@ -84,7 +84,7 @@ class TryView {
     put(this.place);
     await this.guarded(async () => {
       if (file.size > MOST_BYTES) throw new BadFile(`The file has ${number(file.size / 1e6)} MB; this page reads up to ${MOST_BYTES / 1e6} MB. For larger files: rul predict --url ${location.origin}`);
-      this.file = { name: file.name, ...parse(await file.text()) };
+      this.file = { name: file.name, ...parse(decoded(await file.arrayBuffer())) };
       await this.matchFile(match(this.file.header, this.columns));
     });
   }

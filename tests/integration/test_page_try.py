@@ -39,9 +39,10 @@ def opened(opened):
     return opened
 
 
-def drop(opened, name, text):
+def drop(opened, name, text, *, encoding="utf-8"):
     """Give the page a file, and wait for what it says of it."""
-    opened.page.set_input_files("#try-file", {"name": name, "mimeType": "text/csv", "buffer": text.encode()})
+    file = {"name": name, "mimeType": "text/csv", "buffer": text.encode(encoding)}
+    opened.page.set_input_files("#try-file", file)
     return opened.page
 
 
@@ -148,6 +149,19 @@ def test_columns_without_a_known_name_are_matched_by_hand(opened, life):
         expect(choice).to_be_focused()
 
     expect(page.get_by_role("heading", name="Unit A")).to_be_visible()
+
+
+@desktop
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_text_of_a_spreadsheet_is_read_with_its_errors_and_truths(opened, life, encoding):
+    lines = csv(life, cycles=90, separator=";").replace(";", "\t").splitlines()
+    first = lines[1].split("\t")
+    lines[1] = "\t".join([*first[:3], "#NV", "TRUE", *first[5:]])
+    page = drop(opened, "Mappe.txt", "\n".join(lines), encoding=encoding)
+
+    expect(page.get_by_text("17 of 17 columns of fd001")).to_be_visible()
+    expect(page.get_by_role("heading", name="Unit A")).to_be_visible()
+    expect(page.get_by_text("no number")).to_have_count(0)
 
 
 @desktop

@@ -1,9 +1,12 @@
 """Frictions of a first day: files as people have them."""
 
+import ast
 import gzip
 import logging
+import re
 from dataclasses import replace
 from datetime import date, datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
+from model.cells import MISSING, TRUTHS
 from model.domain import InvalidData
 from model.fleet import fleet_named
 from model.fleet_draft import draft_fleet
@@ -20,6 +24,7 @@ from tests.fakes import make_manifest
 from tests.fleets import PUMPS
 from tests.spreadsheets import write_xlsx
 
+PAGE = Path(__file__).parents[2] / "service" / "page"
 HEADER = ("unit", "cycle", "load", "vibration", "pressure")
 ROWS = (("a", 1, 40, 2.5, 9), ("a", 2, 75, 2.75, 8.5), ("b", 7, 40, 3, None))
 MANIFEST = make_manifest(columns=("load", "vibration", "pressure"))
@@ -357,3 +362,13 @@ def test_columns_that_are_missing_are_listed_beside_those_of_the_file_and_fleet_
 ):
     with pytest.raises(InvalidData, match=message):
         read_units(csv_file(tmp_path / "p.csv", header), MANIFEST, fleet=None)
+
+
+def test_the_page_reads_the_same_cells_as_missing():
+    script = (PAGE / "csv.js").read_text("utf-8")
+
+    (listed,) = re.findall(r"const MISSING = new Set\((\[.*?\])\)", script, re.DOTALL)
+    (truths,) = re.findall(r"const TRUTHS = new Map\((\[.*?\])\);", script)
+
+    assert set(ast.literal_eval(listed)) == set(MISSING)
+    assert dict(ast.literal_eval(truths)) == TRUTHS
