@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Final, Protocol
 
 import numpy as np
@@ -21,6 +22,8 @@ MARGIN: Final = 0.1
 """Settings, and sensors without noise, exceed the training range by at most this share of it."""
 MOST_CYCLES: Final = 100_000
 """Maximum cycles of a simulated unit: of a longer life, the last ones."""
+PLACES: Final = [NormalDist().inv_cdf(p) for p in (0.01, *(n / 10 for n in range(1, 10)), 0.99)]
+"""Z-scores of a normal distribution at the nine deciles, and of its ends."""
 
 _Array = NDArray[np.float64]
 
@@ -84,9 +87,11 @@ def _unit(
     regime = _regimes(reference, made, rng)
     mean = np.array([each.mean for each in reference.regimes])[regime]
     deviation = np.array([each.standard_deviation for each in reference.regimes])[regime]
+    readings = mean + deviation * z
+    readings[:, settings] = _settings(reference, z[:, settings], regime, settings)
     # Noise of sensors is not clipped, or sensors at the end of their range would look frozen.
     noise[:, settings] = 0.0
-    readings = _in_range(mean + deviation * z, reference.columns, settings) + deviation * noise
+    readings = _in_range(readings, reference.columns, settings) + deviation * noise
     return Trajectory(name, life - rul.astype(np.int64), readings.astype(np.float32), failed=True)
 
 
@@ -103,6 +108,20 @@ def _regimes(reference: ReferenceStatistics, life: int, rng: np.random.Generator
     for draw in rng.random(life - 1).tolist():
         walk.append(bisect.bisect(bounds[walk[-1]], draw))
     return np.array(walk)
+
+
+def _settings(
+    reference: ReferenceStatistics, z: _Array, regime: IntArray, settings: Sequence[int]
+) -> FloatArray:
+    """Place z-scores [N, S] in the deciles of their regime: half of the Mach numbers there are one value."""
+    placed = np.empty_like(z)
+    for r, known in enumerate(reference.regimes):
+        rows = regime == r
+        for s, column in enumerate(settings):
+            deciles = known.histogram_edges[column]
+            low, high = 2 * deciles[0] - deciles[1], 2 * deciles[-1] - deciles[-2]
+            placed[rows, s] = np.interp(z[rows, s], PLACES, [low, *deciles, high])
+    return placed
 
 
 def _in_range(readings: _Array, columns: Sequence[ColumnReference], settings: list[int]) -> FloatArray:

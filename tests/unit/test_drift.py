@@ -313,15 +313,19 @@ def test_people_are_warned_once_an_hour_a_column():
     assert said[0]["psi"] > said[0]["limit"] > 0
 
 
-@pytest.fixture(scope="module")
-def flown():
+def fly(bundle):
     """The windows of simulated units of a shipped bundle, in the order of their cycles, with its answers."""
-    session, manifest = open_bundle(find_bundle("fd001"))
+    session, manifest = open_bundle(find_bundle(bundle))
     units = simulate(manifest, manifest.schema_of_columns, units=60, seed=5)
     rng = np.random.default_rng(1)
     windows = truncated_windows(units, length=manifest.context, per_unit=20, rng=rng)
     answers = session.answer_all(windows)
     return manifest, windows, answers
+
+
+@pytest.fixture(scope="module")
+def flown():
+    return fly("fd001")
 
 
 def replay(flown, change):
@@ -335,8 +339,9 @@ def replay(flown, change):
     return drift_of(ring, reference)
 
 
-def test_a_simulated_fleet_of_a_shipped_bundle_does_not_drift(flown):
-    drift = replay(flown, lambda readings: readings)
+@pytest.mark.parametrize("bundle", ["fd001", "fd002", "fd003", "fd004"])
+def test_a_simulated_fleet_of_a_shipped_bundle_does_not_drift(bundle):
+    drift = replay(fly(bundle), lambda readings: readings)
 
     assert drift.windows > 1000
     assert drift.drifting == []
