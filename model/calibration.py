@@ -236,11 +236,13 @@ def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
     bands correct these, and quantiles the size.
     """
     read = read_windows(net, windows)
-    rul, context = np.clip(read.unclipped, 0.0, net.config.cap), torch.from_numpy(read.context)
-    error = torch.from_numpy(np.abs(capped_rul(windows.rul, cap=net.config.cap) - rul))
+    context, rul = (
+        torch.from_numpy(each) for each in (read.context, read.unclipped.clip(0.0, net.config.cap))
+    )
+    error = (torch.from_numpy(capped_rul(windows.rul, cap=net.config.cap)) - rul).abs()
     optimizer = torch.optim.AdamW(net.scale.parameters(), lr=SCALE_RATE, weight_decay=SCALE_DECAY)
     for _ in range(SCALE_STEPS):
-        scale = net.error_scale(context, torch.from_numpy(rul))
+        scale = net.error_scale(context, rul)
         optimizer.zero_grad()
         (error / scale + scale.log()).mean().backward()
         optimizer.step()

@@ -167,7 +167,7 @@ def replay_golden(runtime: Runtime, golden: Golden, *, origin: Path) -> None:
     broken = next((each for each in replay(golden, got, runtime.manifest) if not each.kept), None)
     if broken is not None:
         raise InvalidBundle(
-            f"{origin}: {broken}, by {runtime.provider}: export the model again, or choose another provider "
+            f"{origin}: {runtime.provider}: {broken}: export the model again, or choose another provider "
             "(RUL_PROVIDER)"
         )
 

@@ -14,7 +14,7 @@ export class BadFile extends Error {}
 
 /** Decode a file: UTF-16 where its first bytes say so, as spreadsheets write "Unicode text", else UTF-8. */
 export function decoded(buffer) {
-  const mark = new DataView(buffer).byteLength > 1 ? new DataView(buffer).getUint16(0) : 0;
+  const mark = buffer.byteLength > 1 ? new DataView(buffer).getUint16(0) : 0;
   return new TextDecoder({ 0xfffe: "utf-16le", 0xfeff: "utf-16be" }[mark] ?? "utf-8").decode(buffer);
 }
 
