@@ -94,13 +94,14 @@ screenshots: setup ## docs/images: pictures of the page, from a demo with a fixe
 # Files keep the order of tests/conftest.py: the long ones first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 TINY := build/tiny-bundles
+ALONE = $(shell grep -rlw 'mark\.alone' tests/integration tests/hostile)
 
 .PHONY: test
 test: setup ## every test
 	rm -rf $(TINY)
-	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 3 $(BY_FILE) -m "not long and not alone" \
+	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 4 $(BY_FILE) -m "not long and not alone" \
 	  tests/unit tests/contract tests/integration tests/hostile tests/gpu
-	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 2 $(BY_FILE) -m "alone and not long" tests/integration tests/hostile
+	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 2 $(BY_FILE) -m "alone and not long" $(ALONE)
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-gpu bench-peers
 test-unit: setup ## one module at a time

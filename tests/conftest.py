@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from export.bundle import BundleFolder
@@ -92,6 +93,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Threads of small operations wait for each other; tests and what they start keep the cores busy."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # As the service logs. By default structlog draws a frame of local variables around each traceback.
+    *processors, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*processors, plain])
 
 
 @pytest.hookimpl(trylast=True)

@@ -38,9 +38,10 @@ def stream():
 
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    before = structlog.get_config()
     text = io.StringIO()
     logs.configure(stream=text)
     yield text
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
+    structlog.configure(**before)
