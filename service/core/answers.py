@@ -321,12 +321,13 @@ def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caut
 def _stuck(windows: Windows, i: int, answers: Answers) -> Iterator[Caution]:
     """One warning a sensor that repeats its last value, where training saw it vary."""
     readings = windows.readings[i, : windows.lengths[i]]
-    repeats = np.logical_and.accumulate(readings[::-1] == readings[-1]).sum(axis=0)
+    is_still = (readings[-STUCK_CYCLES:] == readings[-1]).all(axis=0) & (len(readings) >= STUCK_CYCLES)
     for f in answers.rules.sensors:
         column = answers.manifest.columns[f]
-        if repeats[f] >= STUCK_CYCLES and column.low < column.high:
+        if is_still[f] and column.low < column.high:
+            repeats = np.logical_and.accumulate(readings[::-1, f] == readings[-1, f]).sum()
             unit = f" {column.unit}" if column.unit else ""
-            detail = f"the last {repeats[f]} readings are all {readings[-1, f]:g}{unit}: is the sensor stuck?"
+            detail = f"the last {repeats} readings are all {readings[-1, f]:g}{unit}: is the sensor stuck?"
             yield Caution("stuck_sensor", detail, column.name)
 
 

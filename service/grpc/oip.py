@@ -82,10 +82,10 @@ class InferenceServicer:
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
         if ask.timeout_seconds != math.inf:
             limit.shorten(ask.timeout_seconds)
-        version = request.model_version
+        version, is_raw = request.model_version, bool(request.raw_input_contents)
+        del request  # its tensors would stay while the call waits
         name, values = await self._inference.answer(model, ask, exchange.stages, version=version)
         start = perf_counter()
-        is_raw = bool(request.raw_input_contents)
         encoded = response_of(name, ask, values, is_raw=is_raw).SerializeToString()
         exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         return encoded

@@ -66,6 +66,7 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
         start = perf_counter()
         request = parsed(pb.PredictRequest, raw)
         query = predict_query(request, predictor.model(request.model or None).rules)
+        del request  # its readings would stay while the call waits
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
     exchange.windows = len(query.windows)
     reply = await predictor.predict(query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant)

@@ -120,14 +120,8 @@ class OipHttp:
         ]
 
     async def _infer(self, call: Call) -> Reply:
-        exchange, head = call.exchange, call.headers.get(HEADER_LENGTH, b"")
-        model = self._inference.model(**call.path)
-        start = perf_counter()
-        found = decoded(call.body, head)
-        read = None if found is None else (self._inference.read(model, found[0]), found[1])
-        if read is not None:
-            exchange.stages.append((Stage.DECODE, start, perf_counter()))
-        ask, form = read or await self._read_in_slices(call, head, model)
+        exchange, model = call.exchange, self._inference.model(**call.path)
+        ask, form = await self._read(call, model)
         exchange.windows = ask.count
         if ask.timeout_seconds != math.inf:
             call.limit.shorten(ask.timeout_seconds)
@@ -141,12 +135,16 @@ class OipHttp:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
 
-    async def _read_in_slices(self, call: Call, head: bytes, model: LoadedModel) -> tuple[Ask, Form]:
-        """Read any body; others run between its slices, so they are no stage."""
-        turn = call.desk.large_requests if len(call.body) > LARGE_BYTES else nullcontext()
-        async with turn:
-            query, form = await decoded_in_slices(call.body, head)
-        start = perf_counter()
+    async def _read(self, call: Call, model: LoadedModel) -> tuple[Ask, Form]:
+        """Read a body: at once, or in slices, between which others run, so that they are no stage."""
+        head, start = call.headers.get(HEADER_LENGTH, b""), perf_counter()
+        found = decoded(call.body, head)
+        if found is None:
+            turn = call.desk.large_requests if len(call.body) > LARGE_BYTES else nullcontext()
+            async with turn:
+                found = await decoded_in_slices(call.body, head)
+            start = perf_counter()
+        query, form = found
         ask = self._inference.read(model, query)
         call.exchange.stages.append((Stage.DECODE, start, perf_counter()))
         return ask, form

@@ -1,7 +1,8 @@
 """A bundle of the sizes that DESIGN's table of others was measured with: speed alone, random weights.
 
 17 columns -> two convolutions of 64 -> two BiLSTM layers of 64 -> additive attention, 30 cycles. Its
-answers mean nothing; manifest and simulated windows are those of a shipped bundle.
+answers mean nothing; manifest and simulated windows are those of a shipped bundle. Scaling and novelty are
+fitted to such windows: a service that takes every window for a strange one has more to say of it.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from export.bundle import Manifest, find_bundle
 from export.handover import golden_windows, metadata_of
+from export.probes import simulated_windows
 from export.seal import write_sums
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx, write_metadata
 from model.amnl import Amnl
-from model.layers import RaggedBiLstm
+from model.calibration import tensors
+from model.layers import RaggedBiLstm, set_buffer
 from model.network import Cycles, Inputs, NetworkConfig
 
 CYCLES: Final = 30
 WIDTH: Final = 64
 NAME: Final = "comparable"
+FITTED_WINDOWS: Final = 1000
 
 
 class Comparable(Amnl):
@@ -61,7 +66,15 @@ def make_comparable_bundle(folder: Path) -> Path:
 def comparable_network(manifest: Manifest) -> Comparable:
     """The network of the bundle, with the same weights each time."""
     torch.manual_seed(0)
-    return Comparable(_config(manifest)).eval()
+    net = Comparable(_config(manifest)).eval()
+    usual = simulated_windows(manifest, count=FITTED_WINDOWS, seed=0)
+    deviation = np.nanstd(usual.readings, axis=(0, 1))
+    set_buffer(net.standardise, "mean", np.nanmean(usual.readings, axis=(0, 1))[None])
+    set_buffer(net.standardise, "standard_deviation", np.where(deviation > 0, deviation, 1.0)[None])
+    with torch.no_grad():
+        estimate = net.estimate(*tensors(usual))
+    net.novelty.fit(estimate.statistics.numpy(), usual.lengths)
+    return net
 
 
 def _config(manifest: Manifest) -> NetworkConfig:

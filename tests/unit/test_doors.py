@@ -1,7 +1,9 @@
 """What holds at every door alike: failures, times, metrics, batches, and callers who leave."""
 
 import asyncio
+import gc
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 from service.core.lifecycle import Phase
+from service.core.window import WindowInput
+from service.oip.inference import InferQuery
 from service.proto import open_inference_pb2 as oip
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import COLUMNS, FakeRuntime, make_manifest
@@ -142,6 +146,26 @@ async def test_every_door_counts_what_it_answered_alike(service, door):
     assert service.value("rul_state_total", model="fake", state="estimated") == 1
     for stage in ("decode", "queue", "inference", "explain", "encode"):
         assert service.value("rul_stage_duration_seconds_count", stage=stage) == 1
+
+
+def requests_alive():
+    """What was read of requests, by its kind: each holds every value that was sent."""
+    gc.collect()
+    kinds = (WindowInput, InferQuery, pb.PredictRequest, oip.ModelInferRequest)
+    return Counter(kind for each in gc.get_objects() if (kind := type(each)) in kinds)
+
+
+@every_door
+async def test_while_a_request_waits_only_its_windows_are_kept(service, door):
+    async with service.busy():
+        of_others = requests_alive()
+        asking = asyncio.create_task(door.ask(service))
+        await service.waiting(1)
+        kept = requests_alive() - of_others
+
+    code, _ = await asking
+    assert code == 200
+    assert kept.total() == (door.protocol == "grpc")  # the caller's own message
 
 
 async def test_http_and_grpc_give_the_same_explanation():
