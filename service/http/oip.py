@@ -120,8 +120,8 @@ class OipHttp:
         ]
 
     async def _infer(self, call: Call) -> Reply:
-        exchange, model = call.exchange, self._inference.model(**call.path)
-        ask, form = await self._read(call, model)
+        exchange = call.exchange
+        model, ask, form = await self._read(call)
         exchange.windows = ask.count
         if ask.timeout_seconds != math.inf:
             call.limit.shorten(ask.timeout_seconds)
@@ -135,9 +135,10 @@ class OipHttp:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
 
-    async def _read(self, call: Call, model: LoadedModel) -> tuple[Ask, Form]:
+    async def _read(self, call: Call) -> tuple[LoadedModel, Ask, Form]:
         """Read a body: at once, or in slices, between which others run, so that they are no stage."""
-        head, start = call.headers.get(HEADER_LENGTH, b""), perf_counter()
+        model, head = self._inference.model(**call.path), call.headers.get(HEADER_LENGTH, b"")
+        start = perf_counter()
         found = decoded(call.body, head)
         if found is None:
             turn = call.desk.large_requests if len(call.body) > LARGE_BYTES else nullcontext()
@@ -147,7 +148,7 @@ class OipHttp:
         query, form = found
         ask = self._inference.read(model, query)
         call.exchange.stages.append((Stage.DECODE, start, perf_counter()))
-        return ask, form
+        return model, ask, form
 
     async def _server(self, _call: Call) -> Reply:
         return json_reply(OipServer(SERVER_NAME, VERSION, EXTENSIONS))
