@@ -50,17 +50,22 @@ class Comparable(Amnl):
 
 def make_comparable_bundle(folder: Path) -> Path:
     """Write the bundle `folder`/comparable; its path. Some seconds."""
-    _, manifest = open_bundle(find_bundle("fd001"))
+    manifest = comparable_manifest()
     made = folder / NAME
     made.mkdir(parents=True)
-    changes: dict[str, Any] = {"name": NAME, "network": NAME, "version": "0", "context": CYCLES, "heads": 0}
-    changes["explains_readings"] = False
-    manifest = Manifest.model_validate(manifest.model_dump() | changes)
     to_onnx(comparable_network(manifest), made / "model.onnx")
     write_metadata(made / "model.onnx", metadata_of(manifest))
     golden_windows(Session(made / "model.onnx"), manifest).save(made / "golden.npz")
     write_sums(made)
     return made
+
+
+def comparable_manifest() -> Manifest:
+    """The manifest of fd001, with what is the bundle's own."""
+    _, manifest = open_bundle(find_bundle("fd001"))
+    changes: dict[str, Any] = {"name": NAME, "network": NAME, "version": "0", "context": CYCLES, "heads": 0}
+    changes["explains_readings"] = False
+    return Manifest.model_validate(manifest.model_dump() | changes)
 
 
 def comparable_network(manifest: Manifest) -> Comparable:

@@ -3,7 +3,12 @@
 import json
 
 import pytest
+import torch
 
+from export.probes import simulated_windows
+from model.calibration import tensors
+from model.domain import NOVELTY_LIMIT
+from tests.benchmarks.comparable import comparable_manifest, comparable_network
 from tests.benchmarks.loads import ID, HttpCall, Load
 from tests.benchmarks.payloads import DOORS, GRPC_CALLS, calls_of
 from tests.benchmarks.versions_report import HEADINGS, markdown, rows
@@ -32,6 +37,15 @@ def test_realistic_calls_differ_and_the_identical_call_is_one(door):
 
     assert len(bodies) == len(realistic) >= GRPC_CALLS
     assert len(calls_of("fd001", Load(door, 64))) == 1
+
+
+def test_windows_are_usual_ones_to_the_model_that_is_asked():
+    manifest = comparable_manifest()
+
+    with torch.no_grad():
+        answers = comparable_network(manifest)(*tensors(simulated_windows(manifest, count=100, seed=1)))
+
+    assert (answers.novelty <= NOVELTY_LIMIT).float().mean() > 0.95
 
 
 def test_realistic_json_has_columns_of_float64_and_room_for_an_id():
