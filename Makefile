@@ -94,7 +94,7 @@ screenshots: setup ## docs/images: pictures of the page, from a demo with a fixe
 # Files keep the order of tests/conftest.py: the long ones first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 TINY := build/tiny-bundles
-ALONE = $(shell grep -rlw 'mark\.alone' tests/integration tests/hostile)
+ALONE = $(shell grep -rlw --include='*.py' 'mark\.alone' tests/integration tests/hostile)
 
 .PHONY: test
 test: setup ## every test
