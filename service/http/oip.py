@@ -136,7 +136,7 @@ class OipHttp:
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
 
     async def _read(self, call: Call) -> tuple[LoadedModel, Ask, Form]:
-        """Read a body: at once, or in slices, between which others run, so that they are no stage."""
+        """Read a body, at once or in slices; others run between slices, so slices are no stage."""
         model, head = self._inference.model(**call.path), call.headers.get(HEADER_LENGTH, b"")
         start = perf_counter()
         found = decoded(call.body, head)

@@ -148,7 +148,7 @@ async def test_every_door_counts_what_it_answered_alike(service, door):
 
 
 def requests_alive():
-    """What was read of requests: each holds every value that was sent."""
+    """Find what was read of requests; each holds every value that was sent."""
     kinds = (WindowInput, InferQuery, pb.PredictRequest, oip.ModelInferRequest)
     return [each for each in gc.get_objects() if type(each) in kinds]
 

@@ -247,6 +247,17 @@ async def test_a_sensor_that_repeats_its_last_value_is_named_where_the_readings_
     assert all(each.detail.startswith("the last 10 readings are all 2.5") for each in found)
 
 
+@pytest.mark.parametrize("before", [[], [1.0, 2.0]], ids=["whole window", "end of it"])
+async def test_a_sensor_that_repeats_its_last_value_nine_times_is_not_called_stuck(before):
+    window = window_input(cycles=len(before) + 9)
+    window.columns["sensor_2"] = [*before, *[2.5] * 9]
+
+    reply = await ask(window, predictor=make_predictor(make_manifest(context=12), novelty=2.1))
+
+    stuck = [w.column for w in reply.predictions[0].warnings if w.code == "stuck_sensor"]
+    assert "sensor_2" not in stuck
+
+
 @pytest.mark.parametrize("values", [None, [None] * 12], ids=["left out", "null"])
 async def test_a_column_without_a_reading_is_warned_of_and_one_with_gaps_is_not(values):
     window = window_input(cycles=12)
