@@ -18,8 +18,8 @@ from service.errors import Forbidden, Unauthenticated
 BEARER: Final = "bearer "
 BASIC: Final = "basic "
 SETTING: Final = "RUL_API_KEYS"
-RELOAD_SECONDS: Final = 1.0
-"""Time between two looks at the key file: how long a revoked key is still valid."""
+LOOK_SECONDS: Final = 0.5
+"""Time between two looks at the key file; a revoked key is valid for two of them at most."""
 NOBODY: Final = Grant("", frozenset())
 """The caller where no key is needed."""
 EVERY_KEY: Final = frozenset({KeyScope.ANY, KeyScope.PAGES})
@@ -55,8 +55,11 @@ class Credentials:
         self._listeners: Final[list[Callable[[], None]]] = []
         self._grants = self._fixed
         self._seen: object = None
+        self._read: object = None
         self.asked_for: Final = bool(self._fixed) or file is not None
-        self.reload()
+        if file is not None:
+            self._seen = self._read = _state(file)
+            self._reload(file)
 
     def check(self, scope: KeyScope, authorization: str, api_key: str, *, basic: bool = False) -> Grant:
         """Check the headers `authorization: Bearer KEY` and `x-api-key: KEY`; one of them is enough.
@@ -103,16 +106,24 @@ class Credentials:
     async def watch(self) -> None:
         """Follow the key file, until cancelled."""
         while self._file is not None:
-            await asyncio.sleep(RELOAD_SECONDS)
-            self.reload()
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
 
-    def reload(self) -> None:
-        """Read the key file if it has changed; a bad one leaves the keys as they are, and is logged once."""
-        if self._file is None or (now := _state(self._file)) == self._seen:
+    def look(self) -> None:
+        """Read a key file that has changed once two looks find it equal: it may still be being written.
+
+        A bad file leaves the keys as they are, and is logged once.
+        """
+        if self._file is None:
             return
-        self._seen = now
+        before, self._seen = self._seen, _state(self._file)
+        if self._seen == before and self._seen != self._read:
+            self._read = self._seen
+            self._reload(self._file)
+
+    def _reload(self, file: Path) -> None:
         try:
-            self._grants = grants_of(read_keys(self._file)) | self._fixed
+            self._grants = grants_of(read_keys(file)) | self._fixed
         except InvalidKeys as error:
             if self._log is not None:
                 self._log.error("key file refused", reason=str(error), keys=len(self._grants))

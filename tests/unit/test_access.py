@@ -149,6 +149,12 @@ def test_open_pages_opens_pages_and_metrics_and_nothing_else():
 # The key file
 
 
+def look_twice(keys: Credentials) -> None:
+    """What the service does in a second."""
+    keys.look()
+    keys.look()
+
+
 def test_a_change_of_the_key_file_is_followed(file):
     first = add_key(file, "first", ["predict"])
     keys = Credentials([], file)
@@ -158,13 +164,31 @@ def test_a_change_of_the_key_file_is_followed(file):
 
     second = add_key(file, "second", ["admin"], "plant-a")
     revoke_key(file, "first")
-    keys.reload()
+    look_twice(keys)
 
     assert keys.check(KeyScope.ADMIN, "", second).tenant == "plant-a"
     assert changes == [1]
     assert not keys.holds(granted, KeyScope.PREDICT)
     with pytest.raises(Unauthenticated):
         keys.check(KeyScope.PREDICT, "", first)
+
+
+def test_a_key_file_that_an_editor_is_writing_takes_no_key_away(file):
+    key = add_key(file, "first", ["predict"])
+    whole = file.read_text("utf-8")
+    keys = Credentials([], file)
+    changes = []
+    keys.when_changed(lambda: changes.append(1))
+
+    for written in ("", whole[:20], whole + "# the end\n"):
+        file.write_text(written, encoding="utf-8")
+        keys.look()
+        keys.check(KeyScope.PREDICT, "", key)
+    assert changes == []
+    keys.look()
+
+    keys.check(KeyScope.PREDICT, "", key)
+    assert changes == [1]
 
 
 @pytest.mark.parametrize(
@@ -192,8 +216,8 @@ def test_a_bad_key_file_keeps_the_old_keys_and_is_logged_once(file, text):
             file.unlink()
         else:
             file.write_text(text, encoding="utf-8")
-        keys.reload()
-        keys.reload()
+        look_twice(keys)
+        look_twice(keys)
 
     keys.check(KeyScope.PREDICT, "", key)
     assert [event["event"] for event in events] == ["key file loaded", "key file refused"]
