@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from prometheus_client import CollectorRegistry
 
 from export.bundle import BundleFolder
 
@@ -153,6 +154,12 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("RUL_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """Metrics of a test, and of no other."""
+    return CollectorRegistry(auto_describe=True)
 
 
 @pytest.fixture

@@ -10,12 +10,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from export.ageing import drift_reference
 from export.bundle import EntropyReference, HealthBounds, Manifest, Parity, Training
+from export.drift_reference import DriftReference
 from model.domain import FloatArray, IntArray
 from model.reference import ColumnReference, Degradation, Regime, UnitProfile
 from service.core.answers import Answers
@@ -117,7 +119,7 @@ class FakeRuntime:
 
     def __init__(self, manifest: Manifest | None = None, *, provider: str = "FakeProvider") -> None:
         self.manifest = manifest or make_manifest()
-        self.drift_reference = drift_reference(self.manifest)
+        self.drift_reference = _drift_reference(self.manifest.model_dump_json())
         self.sha256 = "f" * 64
         self.provider = provider
         self.placement = Placement((provider,))
@@ -139,6 +141,12 @@ class FakeRuntime:
             self.failures -= 1
             raise ValueError("secret of the runtime")
         return fake_outputs(readings, lengths, self.manifest, novelty=self.novelty)
+
+
+@cache
+def _drift_reference(manifest: str) -> DriftReference:
+    """The same for equal manifests: hundreds of tests have the one that `make_manifest` makes."""
+    return drift_reference(Manifest.model_validate_json(manifest))
 
 
 def fake_outputs(

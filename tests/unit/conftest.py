@@ -5,7 +5,14 @@ import logging
 
 import pytest
 import structlog
-from prometheus_client import CollectorRegistry
+
+from export.bundle import find_bundle
+
+
+@pytest.fixture(scope="session")
+def shipped():
+    """A bundle that is there already; tests of what training and export make are in tests/contract."""
+    return find_bundle("fd001")
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +30,6 @@ async def service():
 
     async with in_process() as started:
         yield started
-
-
-@pytest.fixture
-def registry():
-    """Metrics of a test, and of no other."""
-    return CollectorRegistry(auto_describe=True)
 
 
 @pytest.fixture

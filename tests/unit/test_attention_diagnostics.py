@@ -1,25 +1,9 @@
 import numpy as np
 import pytest
 
-from export.attention import (
-    asked,
-    bundle_sensitivity,
-    head_redundancy,
-    heads_of,
-    report_head,
-    report_heads,
-    sinks,
-)
+from export.attention import head_redundancy, heads_of, report_head, sinks
 from export.bundle import EntropyReference
-from export.card import model_card
-from export.evaluation_windows import spread_windows
-from export.regime_readings import Typical, regimes_of
-from export.session import open_bundle
-from model.calibration import read_windows
-from model.checkpoint import Checkpoint
-from model.crossfit import Fold, attention_worth
-from model.dataset import split_fold
-from model.domain import InvalidData, Trajectory
+from model.domain import InvalidData
 from model.faithfulness import (
     FEWEST_CYCLES,
     Reply,
@@ -28,11 +12,8 @@ from model.faithfulness import (
     rank_correlation,
     typical_readings,
 )
-from model.reference import fit_reference
-from model.regimes import Regimes, find_regimes
-from model.sensitivity import sensitivity_figures
+from model.regimes import Regimes
 from tests.fleets import windows_of
-from tests.tiny_bundle import CONFIG, FLEET, FOLDS, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -250,96 +231,3 @@ def test_a_hidden_cycle_reads_its_own_regimes_mean_and_misses_what_it_missed():
     typical = typical_readings(readings, regimes, settings=(0,), mean=mean)
 
     np.testing.assert_allclose(typical, [[[0.1, 5.0], [9.9, np.nan], [np.nan, 5.0]]], rtol=1e-6)
-
-
-def test_the_regimes_in_a_manifest_are_those_that_training_found(tiny_bundle):
-    _, manifest = open_bundle(tiny_bundle)
-    units = pumps(units=8, seed=2)
-    settings = np.concatenate([unit.readings for unit in units])[:, [0, 1]]
-    trained = find_regimes(pumps(units=16, seed=11), FLEET.schema)
-
-    found = regimes_of(manifest)
-
-    np.testing.assert_allclose(found.scale, trained.scale, rtol=0.05)
-    np.testing.assert_array_equal(found.of(settings), trained.of(settings))
-    assert len(fit_reference(units, FLEET.schema).regimes) == len(found)
-
-
-def test_windows_are_spread_over_each_life_and_its_end_is_among_them(tiny_bundle):
-    _, manifest = open_bundle(tiny_bundle)
-    failed, running = pumps(units=2, seed=1)
-    running = Trajectory(running.unit, running.cycles, running.readings, failed=False)
-
-    windows = spread_windows([failed, running], manifest, per_unit=5)
-
-    assert windows.unit.tolist() == [failed.unit] * 5 + [running.unit] * 5
-    assert windows.last_cycle[[0, 4]].tolist() == [1.0, float(len(failed))]
-    assert windows.rul[4] == 0.0
-    assert np.isnan(windows.rul[5:]).all()
-    np.testing.assert_array_equal(windows.readings[4], failed.readings[-manifest.context :])
-    assert windows.lengths.tolist()[0] == 1
-
-
-def test_a_bundle_is_held_against_its_own_bands(tiny_bundles):
-    session, manifest = open_bundle(tiny_bundles("amnl"))
-    windows = spread_windows(pumps(units=6, seed=5), manifest, per_unit=10)
-    answers = session.answer_all(windows)
-
-    (report,) = report_heads(answers, windows.lengths, manifest)
-
-    band = manifest.entropy[0].bands[-1]
-    assert report.band == pytest.approx((band.low, band.high), abs=1e-4)
-    assert 0 <= report.collapsed + report.uniform < 0.5
-    assert report.entropy_low <= report.entropy_ratio <= report.entropy_high
-
-
-def test_a_bundles_answer_moves_when_all_that_it_reads_becomes_typical(tiny_bundle):
-    """Keeping no more than the last of twelve cycles moves worn pumps; hiding nothing moves none."""
-    session, manifest = open_bundle(tiny_bundle)
-    units = pumps(units=6, seed=5)
-    windows = spread_windows(units, manifest, per_unit=4)
-
-    typical = Typical(manifest).of(windows.readings)
-    found = measure_faithfulness(asked(session, manifest), windows, typical, draws=2)
-
-    assert set(found.unit) == {unit.unit for unit in units}
-    assert all(np.isfinite(moves).all() for moves in found.hidden.values())
-    assert found.hidden["attended"][-1].mean() > found.hidden["attended"][0].mean()
-    assert (np.abs(found.agreement) <= 1).all()
-
-
-def test_a_network_is_measured_as_its_graph_is(tiny_bundles):
-    tiny_bundle = tiny_bundles("amnl")
-    session, manifest = open_bundle(tiny_bundle)
-    checkpoint = Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
-    units = pumps(units=16, seed=11)
-    parts = split_fold(units, FLEET, fold=0, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations)
-    net, windows = checkpoint.network(), parts.held_out
-
-    measured = attention_worth(
-        [Fold(net, windows, read_windows(net, windows), fit_reference(units, FLEET.schema))]
-    )
-
-    ask, typical = asked(session, manifest), Typical(manifest).of(windows.readings)
-    found = faithfulness_figures(measure_faithfulness(ask, windows, typical, shares=(0.2,)))
-    found |= sensitivity_figures(bundle_sensitivity(session, manifest, windows))
-    assert set(found) - set(measured) == {"sensors"}  # this network has no contributions of sensors
-    for name, figure in measured.items():
-        assert figure.value == pytest.approx(found[name].value, abs=1e-4), name
-
-
-def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bundles):
-    tiny_bundle = tiny_bundles("amnl")
-    _, manifest = open_bundle(tiny_bundle)
-    without = manifest.model_copy(
-        update={"metrics": {k: v for k, v in manifest.metrics.items() if not k.startswith("attention_")}}
-    )
-
-    card = model_card(manifest, sha256="")
-
-    assert "Faithfulness of the attention" in card
-    for title in ("agreement beyond place", "leak", "sudden wear", "moved by one cycle"):
-        assert f"| {title} | " in card
-    assert "| agreement of sensors |" not in card  # this network has no contributions of sensors
-    assert f"{manifest.metrics['attention_hidden_20_over_last']:.2f} [" in card
-    assert "Faithfulness of the attention" not in model_card(without, sha256="")

@@ -1,7 +1,5 @@
 """A window's attention entropy is judged by the band of its length."""
 
-import base64
-import io
 import json
 
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from export.bundle import METADATA_KEY, EntropyBand, EntropyReference, Manifest
-from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.session import open_bundle
 from model.calibration import length_bands
 from model.domain import attention_entropy_ratio, attention_lag, edge_weights, head_similarity
@@ -68,18 +65,6 @@ def test_bands_hold_every_length_once_and_full_windows_alone(context):
     assert bands[-1] == (context, context)
 
 
-def test_a_trained_bundle_has_bands_for_the_attention_and_each_head(tiny_bundles):
-    _, manifest = open_bundle(tiny_bundles("flagship"))
-
-    assert len(manifest.entropy) == 1 + manifest.heads
-    for reference in manifest.entropy:
-        assert [band.shortest for band in reference.bands] == [
-            low for low, _ in length_bands(manifest.context)
-        ]
-        assert all(band.low <= band.high for band in reference.bands)
-    assert all(band.low < band.high for band in manifest.entropy[0].bands)
-
-
 def test_a_warning_compares_a_window_with_the_band_of_its_length(manifest):
     codes = {}
     for cycles in (4, 8):
@@ -114,23 +99,8 @@ def test_drift_counts_each_window_against_the_band_of_its_length(manifest):
     assert totals_of(storage, reference)["entropy"].tolist() == [[0, 1, 1]]
 
 
-def test_the_drift_reference_of_a_bundle_without_bands_is_read(tiny_bundles):
-    tiny_bundle = tiny_bundles("amnl")
-    session, manifest = open_bundle(tiny_bundle)
-    with np.load(io.BytesIO(base64.b85decode(session.metadata[REFERENCE_KEY]))) as arrays:
-        stored = {name: arrays[name] for name in arrays.files}
-    stored["entropy_edges"] = np.array([[0.4, 0.9]])
-    older = io.BytesIO()
-    np.savez_compressed(older, **stored)
-    metadata = {REFERENCE_KEY: base64.b85encode(older.getvalue()).decode()}
-
-    reference = DriftReference.from_metadata(metadata, manifest, origin=tiny_bundle.model)
-
-    assert reference.entropy_edges.tolist() == [[[0.4, 0.9]]]
-
-
-def test_a_manifest_without_bands_is_read_as_it_was(tiny_bundle):
-    session, _ = open_bundle(tiny_bundle)
+def test_a_manifest_without_bands_is_read_as_it_was(shipped):
+    session, _ = open_bundle(shipped)
     stored = json.loads(session.metadata[METADATA_KEY])
     for reference in stored["entropy"]:
         del reference["bands"]

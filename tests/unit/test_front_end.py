@@ -116,12 +116,12 @@ def test_a_port_that_is_taken_between_check_and_start_is_the_reason(monkeypatch)
         asyncio.run(front_end._run_envoy(Settings(host="127.0.0.1", port=port)))
 
 
-def test_bentomls_server_gets_the_free_ports_that_stand_for_port_zero(monkeypatch, tiny_bundle):
+def test_bentomls_server_gets_the_free_ports_that_stand_for_port_zero(monkeypatch, shipped):
     started = []
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(os, "execv", lambda _program, arguments: started.extend(arguments))
 
-    front_end._run_uvicorn(Settings(bundles=(str(tiny_bundle.path),), port=0, grpc_port=0))
+    front_end._run_uvicorn(Settings(bundles=(str(shipped.path),), port=0, grpc_port=0))
 
     assert int(started[-1]) > 0
     assert os.environ["RUL_PORT"] == started[-1]

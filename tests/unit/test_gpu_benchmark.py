@@ -40,10 +40,10 @@ def test_nodes_of_the_cpu_beside_a_gpu_are_named():
     assert nodes_by_provider(nodes) == f"{CUDA} 2, {CPU} 1 (Shape 1)"
 
 
-def test_a_bundle_tells_the_nodes_that_run(tiny_bundle):
-    _, manifest = open_bundle(tiny_bundle)
+def test_a_bundle_tells_the_nodes_that_run(shipped):
+    _, manifest = open_bundle(shipped)
 
-    nodes = profiled_nodes(tiny_bundle.model, manifest, [CPU])
+    nodes = profiled_nodes(shipped.model, manifest, [CPU])
 
     assert nodes_by_provider(nodes) == f"{CPU} {len(nodes)}"
     assert flops_of(nodes) > 0
@@ -54,10 +54,10 @@ def test_the_largest_useful_batch_is_the_smallest_that_comes_close_to_the_fastes
 
 
 @pytest.mark.skipif(CUDA in ort.get_available_providers(), reason="this ONNX Runtime has CUDA")
-def test_a_provider_that_is_missing_is_named_with_its_reason(tiny_bundle):
+def test_a_provider_that_is_missing_is_named_with_its_reason(shipped):
     results = Results(rates={"cpu": {1: 1234.5}})
 
-    measure_provider(str(tiny_bundle.path), ProviderChoice.CUDA, [1], 0.1, results)
+    measure_provider(str(shipped.path), ProviderChoice.CUDA, [1], 0.1, results)
 
     assert "| 1 | 1,234 |" in markdown(results)
     assert "Not measured: cuda: expected provider cuda" in markdown(results)

@@ -21,6 +21,7 @@ from service.metrics.buckets import Buckets
 from service.metrics.instruments import Shared
 from service.metrics.metrics import Metrics
 from service.metrics.models import PART_BATCHES
+from tests.examples import examples
 from tests.fakes import FakeRuntime, fake_answers, make_manifest
 
 
@@ -183,6 +184,7 @@ async def test_what_cannot_be_counted_is_logged_and_ends_nothing(monkeypatch, me
     assert {(line["event"], line["reason"]) for line in lines} == {("metrics lost", "broken")}
 
 
+@examples(40)
 @given(
     batches=st.lists(
         st.lists(st.tuples(st.floats(0, 130, width=32), st.integers(1, 8)), min_size=1, max_size=5),

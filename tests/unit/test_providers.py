@@ -93,19 +93,19 @@ def test_the_error_of_a_provider_is_the_reason_of_its_fallback():
     assert found.fallback == f"{TENSORRT} failed: libnvinfer.so.10 is missing"
 
 
-def test_a_provider_that_fails_gives_its_place_to_the_next(tiny_bundle):
+def test_a_provider_that_fails_gives_its_place_to_the_next(shipped):
     malformed = (CUDA, "options that are no dictionary")
 
-    session, failure = gpu_session(tiny_bundle.model.read_bytes(), [malformed, CPU])
+    session, failure = gpu_session(shipped.model.read_bytes(), [malformed, CPU])
 
     assert session.get_providers() == [CPU]
     assert "dict" in failure
 
 
-def test_a_gpu_computes_with_all_bits(tiny_bundle, monkeypatch):
+def test_a_gpu_computes_with_all_bits(shipped, monkeypatch):
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
 
-    _, failure = gpu_session(tiny_bundle.model.read_bytes(), [CPU])
+    _, failure = gpu_session(shipped.model.read_bytes(), [CPU])
 
     assert failure is None
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
@@ -129,8 +129,8 @@ def test_tensorrt_is_told_which_shapes_come():
 
 
 @pytest.fixture(scope="module")
-def runtime(tiny_bundle):
-    return OnnxRuntime.load(tiny_bundle, provider=ProviderChoice.CPU)
+def runtime(shipped):
+    return OnnxRuntime.load(shipped, provider=ProviderChoice.CPU)
 
 
 @pytest.fixture
