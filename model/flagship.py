@@ -32,9 +32,11 @@ from model.novelty import statistics
 from model.readout import Answer, Pools, ReadOut
 
 STEEPEST_SLOPE: Final = 0.4
-FLATTER_SLOPE: Final = 0.04
+FLATTER_SLOPE: Final = 0.1
 FLATTEST_SLOPE: Final = 0.001
-"""First slopes of the recency heads, a cycle: means of the last 2.5 to 25 cycles, and of all."""
+"""First slopes of the recency heads, a cycle: means of the last 2.5 to 10 cycles, and of all."""
+LEADING_SLOPE: Final = 0.04
+"""The flatter slope where the column of the failure bound leads: means of 25 cycles, for it wears slowly."""
 DIFFERENCE_SCALE: Final = 1.5
 """Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
 SEARCH_PENALTY: Final = 1e-3
@@ -44,6 +46,9 @@ LONG_SCALE: Final = 0.1
 """First scale of the mean and trend of all cycles. Small inputs learn slowly, so the answer rests on late
 cycles wherever they suffice: on FD002 hiding the most evident fifth moves it 3.6 times as much as a random
 one, and 3.1 times with a scale of 1 (docs/adr/0011)."""
+LONG_PENALTY: Final = 1e-2
+"""Penalty on the absolute weights of that mean and trend, which go to 0 where they are worth less. None where
+the column of the failure bound leads: all cycles together show its wear (docs/adr/0011)."""
 LAG_CYCLES: Final = 10.0
 """Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
 VALUE_LIMIT: Final = 5.0
@@ -106,8 +111,8 @@ class Flagship(RulNetwork):
         of_cycle = nn.Linear(config.attention, 1, bias=False)
         self.score = nn.Sequential(of_feature, nn.Tanh(), of_cycle)
         start_search(of_feature.weight[:, -config.hidden :], of_cycle.weight)
-        before_softplus = (LAG_CYCLES * first_slopes(heads)).expm1().log()
-        self.slope = nn.Parameter(before_softplus)  # [H - 1]
+        self.slope = nn.Parameter(before_softplus(first_slopes(heads)))  # [H - 1]
+        self.long_penalty = LONG_PENALTY
         self.mix = nn.Parameter(first_mix(heads, long_scale=LONG_SCALE))  # [H + 1, H + 1]
         self.register_buffer("gain", first_gain(config))
         lags, window = heads, 2 + 1 + columns + heads  # age, length, what is missing
@@ -143,7 +148,7 @@ class Flagship(RulNetwork):
             statistics(z, lengths, readings, observed),
             attention,
             explanation=explanation,
-            penalty=penalty(score[:, 0], valid) if self.training else None,
+            penalty=self.penalty(score[:, 0], valid) if self.training else None,
         )
 
     def pooled(self, known: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
@@ -169,6 +174,11 @@ class Flagship(RulNetwork):
         recency = -slope[:, None] * lag  # [B, H - 1, T]
         return lag, score, masked_softmax(torch.cat((score, recency), dim=1), valid[:, None])
 
+    def penalty(self, score: Tensor, valid: Tensor) -> Tensor:
+        """Penalise scores [B, T] that differ within a window, and the weights of what sees all cycles."""
+        of_long = self.mix[self.config.heads - 1 :].abs().sum()
+        return SEARCH_PENALTY * deviation(score, valid) + self.long_penalty * of_long
+
     def fit_inputs(self, readings: Tensor, lengths: Tensor, *, leading: int) -> None:
         """See `RulNetwork`: small inputs learn slowly, so the scale of pools says which column leads.
 
@@ -176,7 +186,9 @@ class Flagship(RulNetwork):
         of the others `FOLLOWING`, or with few units they tell units apart rather than wear.
         """
         self.eval()
+        self.long_penalty = 0.0
         with torch.no_grad():
+            self.slope.copy_(before_softplus(first_slopes(self.config.heads, flatter=LEADING_SLOPE)))
             self.mix.copy_(first_mix(self.config.heads, long_scale=1.0))  # the gain is the scale
             z, known, observed, valid = self.standardise(readings, lengths)
             lag, _, attention = self.look(z, valid, lengths)
@@ -237,13 +249,18 @@ def start_search(of_convolution: Tensor, of_cycle: Tensor) -> None:
         of_convolution.copy_(of_convolution.abs() * of_cycle[0].sign()[:, None])
 
 
-def first_slopes(heads: int) -> Tensor:
+def before_softplus(slopes: Tensor) -> Tensor:
+    """Return the parameters of slopes a cycle, [H - 1]."""
+    return (LAG_CYCLES * slopes).expm1().log()
+
+
+def first_slopes(heads: int, *, flatter: float = FLATTER_SLOPE) -> Tensor:
     """Return the slopes of the recency heads before training, [H - 1]: steep to flat, flattest.
 
     >>> [round(slope, 3) for slope in first_slopes(5).tolist()]
-    [0.4, 0.126, 0.04, 0.001]
+    [0.4, 0.2, 0.1, 0.001]
     """
-    steep, flat = torch.tensor([STEEPEST_SLOPE, FLATTER_SLOPE]).log()
+    steep, flat = torch.tensor([STEEPEST_SLOPE, flatter]).log()
     between = torch.linspace(steep, flat, max(heads - 2, 0)).exp()
     return torch.cat((between, torch.tensor([FLATTEST_SLOPE])))[: heads - 1]
 
@@ -279,8 +296,8 @@ def share_of_cycles(of_reading: Tensor, attention: Tensor) -> Tensor:
     return weight / weight.sum(-1, keepdim=True)
 
 
-def penalty(score: Tensor, valid: Tensor) -> Tensor:
-    """Penalise the mean absolute deviation of scores within windows, [B, T] and [B, T] -> []."""
+def deviation(score: Tensor, valid: Tensor) -> Tensor:
+    """Compute the mean absolute deviation of scores within windows, [B, T] and [B, T] -> []."""
     score = torch.where(valid, score, 0.0)
     mean = score.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True)
-    return SEARCH_PENALTY * ((score - mean).abs() * valid).sum() / valid.sum()
+    return ((score - mean).abs() * valid).sum() / valid.sum()

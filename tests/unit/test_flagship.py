@@ -7,7 +7,15 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-from model.flagship import SEARCH_PENALTY, first_gain, first_mix, first_slopes, penalty, share_of_cycles
+from model.flagship import (
+    LAG_CYCLES,
+    LEADING_SLOPE,
+    deviation,
+    first_gain,
+    first_mix,
+    first_slopes,
+    share_of_cycles,
+)
 from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
 from model.networks import build_network, network_config
@@ -239,6 +247,17 @@ def test_heads_but_the_searching_one_start_from_the_first_slopes():
     torch.testing.assert_close(heads[0, 1, :-1] / heads[0, 1, 1:], torch.full((11,), -0.4).exp())
 
 
+def test_a_leading_column_is_read_in_longer_means_and_in_all_cycles_without_a_penalty():
+    net = network("flagship")
+    readings, lengths, _ = batch(net)
+
+    net.fit_inputs(readings, lengths, leading=1)
+
+    slopes = nn.functional.softplus(net.slope) / LAG_CYCLES
+    torch.testing.assert_close(slopes, first_slopes(net.config.heads, flatter=LEADING_SLOPE))
+    assert net.long_penalty == 0.0
+
+
 def test_the_searching_head_weighs_cycles_of_equal_scores_equally_wherever_they_stand(net):
     windows, without_scores = batch(net), deepcopy(net)
     with torch.no_grad():
@@ -260,15 +279,18 @@ def test_the_searching_head_starts_where_the_convolution_responds():
         assert net.score(loud)[0, 0] > net.score(quiet)[0, 0]
 
 
-def test_training_adds_the_penalty_of_scores_and_answers_do_not():
+def test_training_penalises_scores_and_what_sees_all_cycles_and_answers_do_not():
     net = network("flagship")
-    windows = batch(net)
+    windows, heads = batch(net), net.config.heads
 
     with torch.no_grad():
-        assert net.train().estimate(*windows).penalty > 0
+        both = net.train().estimate(*windows).penalty
         net.score[2].weight.zero_()
-        assert net.estimate(*windows).penalty == 0
+        of_long = net.estimate(*windows).penalty
+        net.mix[heads - 1 :].zero_()
+        neither = net.estimate(*windows).penalty
 
+    assert both > of_long > neither == 0
     assert net.eval().estimate(*windows).penalty is None
 
 
@@ -277,8 +299,8 @@ def test_a_single_event_in_the_scores_costs_less_than_wear_of_the_same_height():
     event = torch.tensor([[0.0, 0.0, 4.0, 0.0, 9.0]])  # the last cycle is padding
     wear = torch.tensor([[-2.0, -2.0, 2.0, 2.0, 9.0]])
 
-    torch.testing.assert_close(penalty(event, valid), torch.tensor(SEARCH_PENALTY * 1.5))
-    torch.testing.assert_close(penalty(wear, valid), torch.tensor(SEARCH_PENALTY * 2.0))
+    torch.testing.assert_close(deviation(event, valid), torch.tensor(1.5))
+    torch.testing.assert_close(deviation(wear, valid), torch.tensor(2.0))
 
 
 def test_an_answer_above_the_cap_costs_less_where_the_cap_is_the_truth():
