@@ -1,4 +1,4 @@
-"""What a bundle's attention is worth, measured on its graph: bands, typical readings, the card."""
+"""A bundle's attention is measured on its graph: by bands, against typical readings, and for its card."""
 
 import base64
 import io

@@ -150,7 +150,7 @@ def test_open_pages_opens_pages_and_metrics_and_nothing_else():
 
 
 def look_twice(keys: Credentials) -> None:
-    """What the service does in a second."""
+    """Look as often as the service does in a second."""
     keys.look()
     keys.look()
 
