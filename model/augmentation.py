@@ -64,8 +64,8 @@ def _scaled(trajectory: Trajectory, standardise: Standardise) -> FloatArray:
     """Return the z-scores of a life, [N, F], NaN where missing."""
     readings = torch.from_numpy(trajectory.readings.astype(np.float32, copy=False))[None]
     with torch.no_grad():
-        z, _, observed, _ = standardise(readings, torch.tensor([len(trajectory)]))
-    return torch.where(observed, z, torch.full_like(z, torch.nan))[0].numpy()
+        scaled = standardise(readings, torch.tensor([len(trajectory)]))
+    return torch.where(scaled.observed, scaled.z, torch.nan)[0].numpy()
 
 
 class Augmentation:

@@ -42,8 +42,9 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
     with torch.no_grad():
         for part in windows.batches(AT_ONCE):
             lengths = torch.from_numpy(part.lengths)
-            z, _, _, valid = standardise(torch.from_numpy(part.readings), lengths)  # [B, T, F]
-            there, count = valid.unsqueeze(-1), lengths.unsqueeze(-1).to(z.dtype)
+            scaled = standardise(torch.from_numpy(part.readings), lengths)
+            z, there = scaled.z, scaled.valid.unsqueeze(-1)  # [B, T, F], [B, T, 1]
+            count = lengths.unsqueeze(-1).to(z.dtype)
             z = z.masked_fill(~there, 0.0)
             last = z[torch.arange(len(z)), lengths - 1]  # [B, F]
             mean = z.sum(1) / count
@@ -53,7 +54,7 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
             age = torch.from_numpy(part.last_cycle).unsqueeze(-1)
             columns = (
                 last,
-                features_of_change(z, lengths),
+                features_of_change(z, scaled.after),
                 deviation,
                 least.amin(1),
                 most.amax(1),

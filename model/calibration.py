@@ -66,7 +66,7 @@ class Read:
     scale: FloatArray
     context: FloatArray
     attention: FloatArray
-    statistics: FloatArray
+    statistics: FloatArray  # [W, 7F], see `novelty.Statistics.rows`
     head_attention: FloatArray | None = None
     evidence: FloatArray | None = None
     of_sensors: FloatArray | None = None  # [W, F] contribution of each column over all cycles
@@ -106,9 +106,8 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     def joined(name: str) -> FloatArray:
         return torch.cat([getattr(part, name) for part in parts]).numpy()
 
-    unclipped, context, attention, statistics = map(
-        joined, ("unclipped", "context", "attention", "statistics")
-    )
+    unclipped, context, attention = map(joined, ("unclipped", "context", "attention"))
+    statistics = torch.cat([part.statistics.rows() for part in parts]).numpy()
     heads = joined("head_attention") if net.config.heads else None
     explained = [torch.cat(each).numpy() if each else None for each in (evidence, of_sensors)]
     scale = torch.cat(scales).numpy()

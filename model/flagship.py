@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from model.layers import (
     MaskedConvolution,
     RaggedBiLstm,
+    Scaled,
     age_of,
-    cycles_after,
     masked_softmax,
     spread_age,
 )
 from model.network import Estimate, Explanation, NetworkConfig, RulNetwork
-from model.novelty import statistics
+from model.novelty import Statistics
 from model.readout import Answer, Pools, ReadOut
 
 STEEPEST_SLOPE: Final = 0.4
@@ -128,11 +128,11 @@ class Flagship(RulNetwork):
 
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
-        z, known, observed, valid = self.standardise(readings, lengths)
-        lag, score, attention = self.look(z, valid, lengths)  # [B, 1, T], [B, 1, T], [B, H, T]
+        scaled = self.standardise(readings, lengths)
+        lag, score, attention = self.look(scaled, lengths)  # [B, 1, T], [B, 1, T], [B, H, T]
         # From here on float64, until the answer is complete.
         weight, lag = attention.double(), lag.double()
-        pools, values = self.pool(self.pooled(known, readings, observed), observed, weight, lag)
+        pools, values = self.pool(self.pooled(scaled, readings), scaled.observed, weight, lag)
         mixed = self.get_buffer("gain") * (self.mix.double() @ pools.of_readings(values))
         kept = POOL_LIMIT / mixed.abs().clamp(min=POOL_LIMIT)  # [B, H + 1, F], 1 within the limit
         of_lag = weight * lag / LAG_CYCLES  # [B, H, T]
@@ -141,22 +141,22 @@ class Flagship(RulNetwork):
         answer = self.read_out(x, self.head)
         contribution, explanation = self.explain(answer, window, pools, (values, of_lag), kept)
         return Estimate(
-            (self.config.cap * answer.value).to(z.dtype),
-            answer.hidden.to(z.dtype).detach(),
+            (self.config.cap * answer.value).to(readings.dtype),
+            answer.hidden.to(readings.dtype).detach(),
             attention[:, 0],
             contribution,
-            statistics(z, lengths, readings, observed),
+            Statistics.of(scaled, readings),
             attention,
             explanation=explanation,
-            penalty=self.penalty(score[:, 0], valid) if self.training else None,
+            penalty=self.penalty(score[:, 0], scaled.valid) if self.training else None,
         )
 
-    def pooled(self, known: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
+    def pooled(self, scaled: Scaled, readings: Tensor) -> Tensor:
         """Scale settings over all regimes where they are read, [B, T, F]: within one they hardly differ."""
         if not self.config.reads_settings:
-            return known
-        settings = self.standardise.scaled_settings(readings, observed) @ self.get_buffer("settings")
-        return known * self.get_buffer("is_sensor") + settings
+            return scaled.known
+        settings = self.standardise.scaled_settings(readings, scaled.observed) @ self.get_buffer("settings")
+        return scaled.known * self.get_buffer("is_sensor") + settings
 
     def pool(self, known: Tensor, observed: Tensor, weight: Tensor, lag: Tensor) -> tuple[Pools, Tensor]:
         """Return pools under these weights, and the pooled readings [B, T, F], 0 where missing."""
@@ -164,15 +164,15 @@ class Flagship(RulNetwork):
         values = known.clamp(-VALUE_LIMIT, VALUE_LIMIT).double()
         return Pools.of(weight, place, observed.double(), is_pooled), values
 
-    def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def look(self, scaled: Scaled, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return lag and scores [B, 1, T], and the attention of each head [B, H, T]."""
-        lag = cycles_after(z, lengths).clamp(min=0.0)  # [B, 1, T]
-        h = self.convolution(z, valid, columns=self.get_buffer("is_sensor"))  # [B, T, C]
+        lag = scaled.after.unsqueeze(1).clamp(min=0.0)  # [B, 1, T]
+        h = self.convolution(scaled.z, scaled.valid, columns=self.get_buffer("is_sensor"))  # [B, T, C]
         r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
         score = self.score(torch.cat((r, h), dim=-1).flatten(0, 1)).view_as(lag)  # [B, 1, T]
         slope = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H - 1]
         recency = -slope[:, None] * lag  # [B, H - 1, T]
-        return lag, score, masked_softmax(torch.cat((score, recency), dim=1), valid[:, None])
+        return lag, score, masked_softmax(torch.cat((score, recency), dim=1), scaled.valid.unsqueeze(1))
 
     def penalty(self, score: Tensor, valid: Tensor) -> Tensor:
         """Penalise scores [B, T] that differ within a window, and the weights of what sees all cycles."""
@@ -190,10 +190,10 @@ class Flagship(RulNetwork):
         with torch.no_grad():
             self.slope.copy_(before_softplus(first_slopes(self.config.heads, flatter=LEADING_SLOPE)))
             self.mix.copy_(first_mix(self.config.heads, long_scale=1.0))  # the gain is the scale
-            z, known, observed, valid = self.standardise(readings, lengths)
-            lag, _, attention = self.look(z, valid, lengths)
-            pooled = self.pooled(known, readings, observed)
-            pools, values = self.pool(pooled, observed, attention.double(), lag.double())
+            scaled = self.standardise(readings, lengths)
+            lag, _, attention = self.look(scaled, lengths)
+            pooled = self.pooled(scaled, readings)
+            pools, values = self.pool(pooled, scaled.observed, attention.double(), lag.double())
             varies = (self.mix.double() @ pools.of_readings(values)).std(0)  # [H + 1, F]
             share = torch.full_like(varies, FOLLOWING)
             share[:, leading] = 1.0
@@ -206,11 +206,12 @@ class Flagship(RulNetwork):
         Of each column what the last head misses, which sees all cycles, and what each head misses of all
         columns: a gap before the last cycle is not one long ago.
         """
-        age = spread_age(age_of(last_cycle, oldest=self.get_buffer("oldest")))  # [B, 2]
+        age, known = age_of(last_cycle[:, None], oldest=self.get_buffer("oldest"))  # [B, 1], [B, 1]
+        age = torch.cat((spread_age(age, known), known), dim=-1).double()
         length = lengths[:, None].double() / self.config.context - 1.0
         missing = self.get_buffer("is_pooled") - pools.seen  # [B, H, F]
         of_head = missing.sum(-1) / self.get_buffer("is_pooled").sum()
-        return torch.cat((age.double(), length, missing[:, -1], of_head), dim=-1)
+        return torch.cat((age, length, missing[:, -1], of_head), dim=-1)
 
     def explain(
         self, answer: Answer, window: Tensor, pools: Pools, cycles: tuple[Tensor, Tensor], kept: Tensor

@@ -38,12 +38,12 @@ def set_buffer(module: nn.Module, name: str, values: ArrayLike) -> None:
 
 def valid_cycles(lengths: Tensor, like: Tensor) -> Tensor:
     """Return the mask of rows of `like` [B, T, ...] that are not padding, bool [B, T]."""
-    return torch.arange(like.shape[1], device=like.device)[None, :] < lengths[:, None]
+    return cycles_after(like, lengths) >= 0.0
 
 
-def cycles_after(z: Tensor, lengths: Tensor) -> Tensor:
-    """Count the cycles after each one, in the type of z [B, T, F], [B, 1, T]; negative on padding."""
-    return lengths[:, None, None].to(z.dtype) - 1.0 - torch.arange(z.shape[1], device=z.device)
+def cycles_after(like: Tensor, lengths: Tensor) -> Tensor:
+    """Count the cycles after each row of `like` [B, T, ...], in its type, [B, T]; negative on padding."""
+    return lengths[:, None].to(like.dtype) - 1.0 - torch.arange(like.shape[1], device=like.device)
 
 
 class Scaled(NamedTuple):
@@ -52,7 +52,12 @@ class Scaled(NamedTuple):
     z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is finite
     known: Tensor  # [B, T, F] the same, 0 where missing or padding
     observed: Tensor  # bool [B, T, F], neither missing nor padding
-    valid: Tensor  # bool [B, T], not padding
+    after: Tensor  # [B, T] number of cycles after each one; negative on padding
+
+    @property
+    def valid(self) -> Tensor:
+        """Bool [B, T], not padding."""
+        return self.after >= 0.0
 
 
 class Standardise(nn.Module):
@@ -79,12 +84,12 @@ class Standardise(nn.Module):
 
     def forward(self, readings: Tensor, lengths: Tensor) -> Scaled:
         """Scale raw readings [B, T, F] with lengths [B]."""
-        valid = valid_cycles(lengths, readings)  # [B, T]
-        observed = valid.unsqueeze(-1) & ~torch.isnan(readings)  # [B, T, F]
+        after = cycles_after(readings, lengths)  # [B, T]
+        observed = (after >= 0.0).unsqueeze(-1) & ~torch.isnan(readings)  # [B, T, F]
         mean, deviation = self.statistics(readings, observed)
         z = ((readings - mean) / deviation).clamp(-Z_LIMIT, Z_LIMIT)
         known = torch.where(observed, z, 0.0)
-        return Scaled(torch.where(observed, z, running_mean(known, observed)), known, observed, valid)
+        return Scaled(torch.where(observed, z, running_mean(known, observed)), known, observed, after)
 
     def statistics(self, readings: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of each cycle's regime, [B, T, F] or [F]."""
@@ -127,46 +132,45 @@ def running_mean(x: Tensor, there: Tensor) -> Tensor:
     return x.cumsum(1) / there.to(x.dtype).cumsum(1).clamp(min=1.0)
 
 
-def features_of_change(z: Tensor, lengths: Tensor) -> Tensor:
-    """Compute mean, mean of the last ten cycles, and trend, [B, T, F] and [B] -> [B, 3F].
+def features_of_change(z: Tensor, after: Tensor) -> Tensor:
+    """Compute mean, mean of the last ten cycles, and trend, [B, T, F] and `cycles_after` [B, T] -> [B, 3F].
 
     The trend is the slope of the fitted line, sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)), times the n cycles
     it spans; 0 where n = 1.
     """
-    count = lengths[:, None, None].to(z.dtype)  # [B, 1, 1]
-    behind = cycles_after(z, lengths)  # [B, 1, T]
-    there = (behind >= 0.0).to(z.dtype)
+    there = (after >= 0.0).unsqueeze(1).to(z.dtype)  # [B, 1, T]
+    after = after.unsqueeze(1)
+    steps = after[:, :, :1]  # [B, 1, 1], n - 1
+    count = steps + 1.0
     mean = there / count
-    recent = there * (behind < RECENT_CYCLES) / count.clamp(max=float(RECENT_CYCLES))
-    trend = there * ((count - 1.0) / 2.0 - behind) * 12.0 / (count.square() - 1.0).clamp(min=1.0)
+    recent = there * (after < RECENT_CYCLES) / count.clamp(max=float(RECENT_CYCLES))
+    trend = there * (steps / 2.0 - after) * 12.0 / (count.square() - 1.0).clamp(min=1.0)
     # Relative to the first cycle: sums of readings far from zero cost float32 half of its digits.
     first = z[:, :1]  # [B, 1, F]
     change = torch.cat((mean, recent, trend), dim=1) @ (z - first)  # [B, 3, F]
-    return torch.cat((change[:, :2] + first, change[:, 2:]), dim=1).flatten(1)
+    return (change + first * torch.tensor([[1.0], [1.0], [0.0]], dtype=z.dtype, device=z.device)).flatten(1)
 
 
-def cycle_age(lengths: Tensor, last_cycle: Tensor, *, oldest: Tensor, valid: Tensor) -> Tensor:
-    """Compute `age_of` each cycle number, [B], [B] -> [B, T, 2]; both 0 on padding."""
-    place = torch.arange(valid.shape[1], device=valid.device)
-    before_last = (lengths[:, None] - 1 - place).to(last_cycle.dtype)
-    return age_of(last_cycle[:, None] - before_last, oldest=oldest) * valid.unsqueeze(-1)
+def cycle_age(after: Tensor, last_cycle: Tensor, *, oldest: Tensor) -> Tensor:
+    """Compute `age_of` each cycle, `cycles_after` [B, T] and [B] -> [B, T, 2]; both 0 on padding."""
+    age = torch.stack(age_of(last_cycle[:, None] - after, oldest=oldest), dim=-1)
+    return age * (after >= 0.0).unsqueeze(-1)
 
 
-def age_of(cycle: Tensor, *, oldest: Tensor) -> Tensor:
+def age_of(cycle: Tensor, *, oldest: Tensor) -> tuple[Tensor, Tensor]:
     """Compute log1p of cycle numbers over that of the oldest unit, and whether they are known.
 
-    [...] -> [..., 2]. Both are 0 where the number is unknown: NaN, or beyond `BEYOND_OLDEST` times the oldest
-    in training, which is no age of such a unit. Numbers a little beyond the oldest count as the oldest.
+    [...] -> [...] and [...]. Both are 0 where the number is unknown: NaN, or beyond `BEYOND_OLDEST` times
+    the oldest in training, which is no age of such a unit. Numbers a little beyond it count as the oldest.
     """
     known = cycle <= BEYOND_OLDEST * oldest  # not of NaN
     number = torch.minimum(torch.where(known, cycle, 0.0).clamp(min=0.0), oldest)
-    return torch.stack((torch.log1p(number) / torch.log1p(oldest), known.to(cycle.dtype)), dim=-1)
+    return torch.log1p(number) / torch.log1p(oldest), known.to(cycle.dtype)
 
 
-def spread_age(age: Tensor) -> Tensor:
-    """Scale ages like z-scores, 0 where unknown, [..., 2]."""
-    known = age[..., 1:]
-    return torch.cat(((age[..., :1] - AGE_MIDDLE) / AGE_SPREAD * known, known), dim=-1)
+def spread_age(age: Tensor, known: Tensor) -> Tensor:
+    """Scale the ages of `age_of` like z-scores, [...]; 0 where unknown."""
+    return (age - AGE_MIDDLE) / AGE_SPREAD * known
 
 
 class MaskedConvolution(nn.Module):

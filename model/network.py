@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from model.attention import CycleDropout
 from model.domain import NEAR_CAP
 from model.layers import Standardise, cycle_age, masked_softmax
-from model.novelty import Novelty, statistics
+from model.novelty import Novelty, Statistics
 
 PROBABILITIES: Final = (0.0, *(0.05 * 2.0**n for n in range(-9, 0)), *(n / 40 for n in range(2, 41)))
 """Probabilities of the calibrated distribution: equally spaced, and halved from 0.05 down to 0.0001."""
@@ -103,7 +103,7 @@ class Estimate(NamedTuple):
     context: Tensor  # [B, D] input of the RUL head, without a gradient
     attention: Tensor  # [B, T]
     contribution: Tensor  # [B, T] cycles of RUL that each cycle adds
-    statistics: Tensor  # [B, 7F] for novelty: features of change at the last cycle, and habits
+    statistics: Statistics  # For novelty
     head_attention: Tensor | None = None  # [B, H, T], where the network has heads
     health: Tensor | None = None  # [B, 3], logits of the health state head, where the network has one
     explanation: Explanation | None = None  # Where the network explains readings
@@ -155,10 +155,10 @@ class Distribution(nn.Module):
     def forward(self, rul: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[B], [B] -> interval [B, 2], failure probability [B, K], health state [B, 3]."""
         bounds, low, steep = self.tables(rul)
-        interval = (rul[:, None] + scale[:, None] * bounds).clamp(min=0.0)  # [B, 2]
+        rul, scale = rul.unsqueeze(-1), scale.unsqueeze(-1)  # [B, 1]
+        interval = (rul + scale * bounds).clamp(min=0.0)  # [B, 2]
         interval = torch.where(interval >= self.get_buffer("limits"), self.config.cap, interval)
-        deviation = (self.get_buffer("bounds") - rul[:, None]) / scale[:, None]
-        below = self.probability_below(deviation, low, steep)
+        below = self.probability_below((self.get_buffer("bounds") - rul) / scale, low, steep)
         failed = below[:, :1]
         below = (below[:, 1:] - failed) / (1.0 - failed).clamp(min=LEAST_RUNNING)
         horizons = len(self.config.horizons)
@@ -272,9 +272,10 @@ class CycleNetwork(RulNetwork):
 
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
-        z, _, observed, valid = self.standardise(readings, lengths)
-        age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
-        score, value, heads = self.read_cycles(Inputs(z, valid, lengths, age))
+        scaled = self.standardise(readings, lengths)
+        valid = scaled.valid
+        age = cycle_age(scaled.after, last_cycle, oldest=self.get_buffer("oldest"))
+        score, value, heads = self.read_cycles(Inputs(scaled.z, valid, lengths, age))
         attention = masked_softmax(score, self.drop(valid))  # [B, T]
         cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
         context = (attention.unsqueeze(-1) * value).sum(1)  # [B, D]
@@ -285,7 +286,7 @@ class CycleNetwork(RulNetwork):
             context.detach(),
             attention,
             attention * (cycle_rul - baseline),
-            statistics(z, lengths, readings, observed),
+            Statistics.of(scaled, readings),
             None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
             self.read_health(context),
             self_attention=heads,

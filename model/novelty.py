@@ -8,14 +8,14 @@ networks.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from model.domain import FloatArray, IntArray
-from model.layers import features_of_change, set_buffer
+from model.layers import Scaled, features_of_change, set_buffer
 
 QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.3
@@ -24,22 +24,34 @@ SHRINKAGE_ALONE: Final = 0.7
 """The same for the distance of one feature given all others, which a missing feature distorts more."""
 
 
-def statistics(z: Tensor, lengths: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
-    """Join features of change and habits, of z, readings and observed [B, T, F] -> [B, 7F]."""
-    return torch.cat((features_of_change(z, lengths), habits(z, readings, observed)), dim=-1)
+class Statistics(NamedTuple):
+    """Statistics of windows: features of change at the last cycle, and steps from cycle to cycle."""
 
+    change: Tensor  # [B, 3F], see `features_of_change`
+    steps: Tensor  # [B, F] sum of |z_t - z_(t-1)|
+    repeats: Tensor  # [B, F] number of exactly repeated readings
+    pairs: Tensor  # [B, F] number of observed pairs
+    seen: Tensor  # [B, F] number of observed readings
 
-def habits(z: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
-    """Summarise the steps of each column from cycle to cycle, three [B, T, F] -> [B, 4F].
+    @classmethod
+    def of(cls, scaled: Scaled, readings: Tensor) -> Statistics:
+        """Summarise scaled and raw readings [B, T, F]."""
+        z, observed = scaled.z, scaled.observed
+        both = observed[:, 1:] & observed[:, :-1]
+        repeated = both & (readings[:, 1:] == readings[:, :-1])
+        step = (z[:, 1:] - z[:, :-1]).abs() * both
+        counts = (each.to(z.dtype).sum(1) for each in (repeated, both, observed))
+        return cls(features_of_change(z, scaled.after), step.sum(1), *counts)
 
-    Sum of |z_t - z_(t-1)|, number of exactly repeated readings, number of observed pairs, number of
-    observed readings.
-    """
-    both = observed[:, 1:] & observed[:, :-1]
-    repeated = both & (readings[:, 1:] == readings[:, :-1])
-    step = (z[:, 1:] - z[:, :-1]).abs() * both
-    counts = (each.to(z.dtype).sum(1) for each in (repeated, both, observed))
-    return torch.cat((step.sum(1), *counts), dim=-1)
+    @classmethod
+    def of_rows(cls, rows: Tensor) -> Statistics:
+        """Split what `rows` joins, [B, 7F]."""
+        f = rows.shape[1] // 7
+        return cls(*rows.split([3 * f, f, f, f, f], dim=-1))
+
+    def rows(self) -> Tensor:
+        """Join all statistics of each window, [B, 7F]."""
+        return torch.cat(self, dim=-1)
 
 
 class Novelty(nn.Module):
@@ -48,7 +60,6 @@ class Novelty(nn.Module):
     def __init__(self, columns: int) -> None:
         super().__init__()
         features = 3 * columns
-        self.columns = columns
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("whiten", torch.eye(features))
         self.register_buffer("alone", torch.eye(features))
@@ -60,19 +71,18 @@ class Novelty(nn.Module):
         self.register_buffer("usual_repeats", torch.zeros(columns))
         self.register_buffer("quantile", torch.ones(4))
 
-    def forward(self, statistics: Tensor, lengths: Tensor) -> Tensor:
-        """Compute the novelty from statistics and lengths, [B, 7F], [B] -> [B]."""
+    def forward(self, statistics: Statistics, lengths: Tensor) -> Tensor:
+        """Compute the novelty from statistics and lengths [B], [B]."""
         return (self.distances(statistics, lengths) / self.get_buffer("quantile")).amax(-1)
 
-    def distances(self, statistics: Tensor, lengths: Tensor) -> Tensor:
-        """Compute the four distances without their quantiles, [B, 7F], [B] -> [B, 4]."""
-        f = self.columns
-        change, steps, repeats, pairs, seen = statistics.split([3 * f, f, f, f, f], dim=-1)
-        length = lengths.to(statistics.dtype)
+    def distances(self, statistics: Statistics, lengths: Tensor) -> Tensor:
+        """Compute the four distances without their quantiles, [B, 4]."""
+        change, steps, repeats, pairs, seen = statistics
+        length = lengths[:, None].to(change.dtype)
         centred = change - self.get_buffer("mean")
-        there = (seen / length[:, None]).repeat(1, 3)  # a missing column does not count
+        there = (seen / length).repeat(1, 3)  # a missing column does not count
         off = ((centred @ self.get_buffer("alone")) * there).abs().amax(-1, keepdim=True)
-        expected = self.get_buffer("spread") + self.get_buffer("noise") / length[:, None]
+        expected = self.get_buffer("spread") + self.get_buffer("noise") / length
         joint = (centred @ self.get_buffer("whiten")).square().sum(-1, keepdim=True)
         joint_and_alone = torch.cat((joint, off.square()), dim=-1)
         usual = self.get_buffer("usual_step")
@@ -83,17 +93,15 @@ class Novelty(nn.Module):
             (
                 (joint_and_alone / expected).sqrt(),
                 restless.abs().amax(-1, keepdim=True),
-                repeating.amax(-1, keepdim=True).clamp(min=0.0),
+                repeating.amax(-1, keepdim=True),
             ),
             dim=-1,
         )
 
-    def fit(self, statistics: FloatArray, lengths: IntArray) -> None:
-        """Fit all buffers to the statistics of the training windows, [W, 7F] and [W]."""
-        f = self.columns
-        change, steps, repeats, pairs, _ = np.split(
-            statistics.astype(np.float64), [3 * f, 4 * f, 5 * f, 6 * f], axis=1
-        )
+    def fit(self, rows: FloatArray, lengths: IntArray) -> None:
+        """Fit all buffers to `Statistics.rows` of the training windows, [W, 7F] and [W]."""
+        statistics = Statistics.of_rows(torch.from_numpy(rows))
+        change, steps, repeats, pairs, _ = (each.double().numpy() for each in statistics)
         self._fit_change(change, lengths)
         total = np.maximum(pairs.sum(0), 1.0)
         usual = steps.sum(0) / total
@@ -122,9 +130,9 @@ class Novelty(nn.Module):
         set_buffer(self, "spread", np.maximum(spread, 1e-3))
         set_buffer(self, "noise", np.maximum(noise, 0.0))
 
-    def _fit_quantiles(self, statistics: FloatArray, lengths: IntArray) -> None:
+    def _fit_quantiles(self, statistics: Statistics, lengths: IntArray) -> None:
         with torch.no_grad():
-            distances = self.distances(torch.from_numpy(statistics), torch.from_numpy(lengths)).numpy()
+            distances = self.distances(statistics, torch.from_numpy(lengths)).numpy()
         each = np.maximum(np.quantile(distances, QUANTILE, axis=0), 1e-3)
         set_buffer(self, "quantile", each * np.quantile((distances / each).max(1), QUANTILE))
 

@@ -24,8 +24,6 @@ SINGLE_VARIANCE: Final = 1e-6
 Without this limit, rounding errors of one reading, times thousands, look like a trend."""
 LEAST_WEIGHT: Final = 1e-6
 """Columns with less observed attention have no mean."""
-LEAST_STEP: Final = 1e-6
-"""Smaller changes of a ReLU's input have its slope in place of a secant."""
 
 
 class Pools(NamedTuple):
@@ -36,9 +34,8 @@ class Pools(NamedTuple):
     """
 
     rows: Tensor  # [B, H + 1, T] attention of each head; that of the last, times the cycle's place
-    scale: Tensor  # [B, H, F] from weighted sums to means; 0 for a column without readings
+    scale: Tensor  # [B, H + 1, F] from weighted sums to means, from a covariance to the trend; 0 for none
     middle: Tensor  # [B, 1, F] mean place of the readings under the last head
-    steep: Tensor  # [B, 1, F] from the covariance with the place to the trend
     seen: Tensor  # [B, H, F] share of each head's weight on cycles with a reading
 
     @classmethod
@@ -59,20 +56,23 @@ class Pools(NamedTuple):
         variance = (there[:, -1:] * share[:, -1:] - middle.square()).clamp(min=0.0)
         steep = share[:, -1:] / (variance + LEAST_VARIANCE).sqrt() / (EVEN_DEVIATION * SPREAD)
         steep = steep * (variance > SINGLE_VARIANCE)
-        return cls(weights[:, :-1], share / SPREAD, middle, steep, seen)
+        return cls(weights[:, :-1], torch.cat((share / SPREAD, steep), dim=1), middle, seen)
 
     def of_readings(self, z: Tensor) -> Tensor:
         """Pool readings that are 0 where missing, [B, T, F] -> [B, H + 1, F]."""
-        total = self.rows @ z  # [B, H + 1, F]
-        trend = (total[:, -1:] - self.middle * total[:, -2:-1]) * self.steep
-        return torch.cat((total[:, :-1] * self.scale, trend), dim=1)
+        others, last, covariance = _split(self.rows @ z)
+        return torch.cat((others, last, covariance - self.middle * last), dim=1) * self.scale
 
     def shares(self, slope: Tensor, z: Tensor) -> Tensor:
         """Divide sum(slope * pools) among the readings, [B, H + 1, F] and [B, T, F] -> [B, T, F]."""
-        of_trend = slope[:, -1:] * self.steep  # [B, 1, F]
-        of_means = slope[:, :-1] * self.scale
-        gates = torch.cat((of_means[:, :-1], of_means[:, -1:] - self.middle * of_trend, of_trend), dim=1)
+        others, last, covariance = _split(slope * self.scale)
+        gates = torch.cat((others, last - self.middle * covariance, covariance), dim=1)
         return (self.rows.transpose(1, 2) @ gates) * z
+
+
+def _split(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Split [B, H + 1, F] into the other heads, the last head, and its trend."""
+    return rows[:, :-2], rows[:, -2:-1], rows[:, -1:]
 
 
 class Answer(NamedTuple):
@@ -116,9 +116,9 @@ class ReadOut(nn.Module):
 def secant(u: Tensor, reference: Tensor) -> Tensor:
     """Compute the slope of the ReLU between two inputs, [B, W] and [W] or [1, W] -> [B, W], 0..1.
 
-    Where they are equal it is the slope at the reference.
+    (relu(u) - relu(r)) / (u - r) is 1 where both are positive, 0 where neither is, else the positive one over
+    the distance: (relu(u) + relu(r)) / (|u| + |r|) in each case. Where they are equal it is the slope there.
     """
-    step = u - reference
-    is_small = step.abs() < LEAST_STEP
-    rise = (u.relu() - reference.relu()) / torch.where(is_small, 1.0, step)
-    return torch.where(is_small, (reference > 0).to(u.dtype), rise)
+    # No difference of the two, which would lose the digits of close ones.
+    either = u.abs() + reference.abs().clamp(min=torch.finfo(u.dtype).tiny)
+    return (u.relu() + reference.relu()) / either

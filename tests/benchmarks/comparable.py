@@ -78,7 +78,7 @@ def comparable_network(manifest: Manifest) -> Comparable:
     set_buffer(net.standardise, "standard_deviation", np.where(deviation > 0, deviation, 1.0)[None])
     with torch.no_grad():
         estimate = net.estimate(*tensors(usual))
-    net.novelty.fit(estimate.statistics.numpy(), usual.lengths)
+    net.novelty.fit(estimate.statistics.rows().numpy(), usual.lengths)
     return net
 
 

@@ -172,9 +172,9 @@ def test_units_are_drawn_equally_often_however_long_they_are(parts):
 
 
 def test_ages_that_are_not_known_say_nothing():
-    age = spread_age(torch.tensor([[[0.0, 0.0], [0.8, 1.0], [1.0, 1.0]]]))
+    age = spread_age(torch.tensor([0.0, 0.8, 1.0]), torch.tensor([0.0, 1.0, 1.0]))
 
-    torch.testing.assert_close(age, torch.tensor([[[0.0, 0.0], [0.0, 1.0], [1.2, 1.0]]]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(age, torch.tensor([0.0, 0.0, 1.2]), atol=1e-6, rtol=0)
 
 
 def test_a_row_takes_options_of_its_network_and_of_its_training():

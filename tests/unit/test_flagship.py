@@ -16,7 +16,7 @@ from model.flagship import (
     first_slopes,
     share_of_cycles,
 )
-from model.layers import cycles_after, valid_cycles
+from model.layers import valid_cycles
 from model.losses import rul_loss
 from model.networks import build_network, network_config
 from model.readout import Pools, ReadOut, secant
@@ -72,10 +72,12 @@ def test_a_reading_contributes_its_z_score_times_a_gate(net):
     """Beyond the gates, no reading of another cycle enters."""
     windows = batch(net)
     with torch.no_grad():
-        z, known, observed, valid = net.standardise(windows[0], windows[1])
-        attention = torch.rand(len(z), net.config.heads, z.shape[1]).softmax(-1) * valid[:, None]
-        pools, values = net.pool(known, observed, attention.double(), cycles_after(z, windows[1]).double())
-        slope = torch.randn(len(z), net.config.heads + 1, z.shape[2], dtype=torch.float64)
+        scaled = net.standardise(windows[0], windows[1])
+        count, cycles, columns = scaled.z.shape
+        attention = torch.rand(count, net.config.heads, cycles).softmax(-1) * scaled.valid[:, None]
+        lag = scaled.after[:, None].double()
+        pools, values = net.pool(scaled.known, scaled.observed, attention.double(), lag)
+        slope = torch.randn(count, net.config.heads + 1, columns, dtype=torch.float64)
         other = values.clone()
         other[:, 3:] *= -2.0
 
@@ -218,9 +220,9 @@ def test_a_gap_before_the_last_cycle_is_not_one_long_ago(net):
     readings[1, -4:-1] = torch.nan
 
     with torch.no_grad():
-        z, known, observed, valid = net.standardise(readings, lengths)
-        lag, _, attention = net.look(z, valid, lengths)
-        pools, _ = net.pool(known, observed, attention.double(), lag.double())
+        scaled = net.standardise(readings, lengths)
+        lag, _, attention = net.look(scaled, lengths)
+        pools, _ = net.pool(scaled.known, scaled.observed, attention.double(), lag.double())
         of_head = net.window(lengths, last_cycle, pools)[:, -net.config.heads :]
 
     steepest = 1
@@ -322,7 +324,7 @@ def test_a_single_reading_has_no_trend():
 
     pools = Pools.of(attention, torch.linspace(-1, 0, 60)[None, None], observed)
 
-    assert (pools.steep[0, 0] > 0).tolist() == [False, True, False]
+    assert (pools.scale[0, -1] > 0).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize(("units", "width"), [(99, 96), (100, 192)])

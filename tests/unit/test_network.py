@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from model.layers import RECENT_CYCLES, RaggedBiLstm, Standardise, cycle_age, features_of_change, valid_cycles
+from model.layers import (
+    RECENT_CYCLES,
+    RaggedBiLstm,
+    Standardise,
+    cycle_age,
+    cycles_after,
+    features_of_change,
+    valid_cycles,
+)
 from model.network import Distribution, NetworkConfig
 from model.networks import build_network
 
@@ -140,7 +148,7 @@ def test_rounding_does_not_choose_between_centres_that_the_known_settings_cannot
 def test_features_of_change_agree_with_numpy(length):
     z = torch.randn(2, 25, 3, generator=torch.Generator().manual_seed(1))
 
-    mean, recent, trend = features_of_change(z, torch.full((2,), length)).chunk(3, dim=-1)
+    mean, recent, trend = features_of_change(z, cycles_after(z, torch.full((2,), length))).chunk(3, dim=-1)
 
     x = z[:, :length].double().numpy()
     slope = np.stack([np.polyfit(np.arange(length), w, 1)[0] for w in x]) if length > 1 else np.zeros((2, 3))
@@ -152,19 +160,17 @@ def test_features_of_change_agree_with_numpy(length):
 def test_features_of_change_keep_their_digits_far_from_zero():
     place = torch.arange(100.0, dtype=torch.float64)[None, :, None]
     z = 9.0 + torch.cat((0.0 * place, 0.001 * place, torch.sin(place)), dim=-1)  # float64 [1, T, 3]
-    lengths = torch.tensor([100])
+    after = cycles_after(z, torch.tensor([100]))
 
-    change = features_of_change(z.float(), lengths).double()
+    change = features_of_change(z.float(), after.float()).double()
 
-    torch.testing.assert_close(change, features_of_change(z.float().double(), lengths), atol=1e-6, rtol=0)
+    torch.testing.assert_close(change, features_of_change(z.float().double(), after), atol=1e-6, rtol=0)
 
 
 def test_each_cycle_knows_its_own_number():
-    valid = torch.tensor([[True, True, True, False], [True, True, False, False]])
+    after = torch.tensor([[2.0, 1.0, 0.0, -1.0], [1.0, 0.0, -1.0, -2.0]])
 
-    age = cycle_age(
-        torch.tensor([3, 2]), torch.tensor([7.0, torch.nan]), oldest=torch.tensor(100.0), valid=valid
-    )
+    age = cycle_age(after, torch.tensor([7.0, torch.nan]), oldest=torch.tensor(100.0))
 
     expected = np.log1p([5.0, 6.0, 7.0]) / np.log1p(100.0)
     np.testing.assert_allclose(age[0, :3, 0], expected, rtol=1e-6)
@@ -178,9 +184,7 @@ def test_each_cycle_knows_its_own_number():
     [(60.0, (1.0, 1.0)), (63.0, (0.0, 0.0)), (1e30, (0.0, 0.0)), (-1e30, (0.0, 1.0)), (0.0, (0.0, 1.0))],
 )
 def test_cycle_numbers_far_beyond_those_of_training_are_unknown_and_nearer_ones_the_oldest(last, expected):
-    age = cycle_age(
-        torch.tensor([1]), torch.tensor([last]), oldest=torch.tensor(50.0), valid=torch.tensor([[True]])
-    )
+    age = cycle_age(torch.tensor([[0.0]]), torch.tensor([last]), oldest=torch.tensor(50.0))
 
     assert tuple(age[0, 0].tolist()) == expected
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from model import novelty as module
-from model.novelty import Novelty
+from model.layers import Scaled, cycles_after
+from model.novelty import Novelty, Statistics
 
 COLUMNS, CYCLES = 4, 30
 
@@ -24,18 +24,18 @@ def windows(count, *, seed):
 def statistics(readings, lengths=None):
     """Of readings that are their own z-scores, but for the constant column."""
     lengths = torch.full((len(readings),), readings.shape[1]) if lengths is None else lengths
-    valid = torch.arange(readings.shape[1])[None, :] < lengths[:, None]
-    observed = valid.unsqueeze(-1) & ~torch.isnan(readings)
+    after = cycles_after(readings, lengths)
+    observed = (after >= 0).unsqueeze(-1) & ~torch.isnan(readings)
     z = torch.where(observed, readings, 0.0)
     z[:, :, 3] = torch.where(observed[:, :, 3], z[:, :, 3] - 7.0, 0.0)
-    return module.statistics(z, lengths, readings, observed), lengths
+    return Statistics.of(Scaled(z, z, observed, after), readings), lengths
 
 
 @pytest.fixture(scope="module")
 def novelty():
     made = Novelty(COLUMNS)
     found, lengths = statistics(windows(2000, seed=0))
-    made.fit(found.numpy(), lengths.numpy())
+    made.fit(found.rows().numpy(), lengths.numpy())
     return made
 
 
@@ -91,13 +91,13 @@ def test_what_stands_on_padding_is_not_looked_at(novelty, new):
 def test_a_window_of_one_cycle_has_no_habits(new):
     found, _ = statistics(new[:, :1])
 
-    assert found[:, 3 * COLUMNS : 6 * COLUMNS].abs().max() == 0
+    assert all(each.abs().max() == 0 for each in (found.steps, found.repeats, found.pairs))
 
 
 def test_short_windows_are_expected_to_scatter_more():
     novelty = Novelty(1)
     novelty.noise[:] = 8.0
-    found = torch.tensor([[3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]] * 2)
+    found = Statistics.of_rows(torch.tensor([[3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]] * 2))
 
     few, many = novelty(found, torch.tensor([1, 60])).tolist()
 
