@@ -85,7 +85,8 @@ class Standardise(nn.Module):
     def forward(self, readings: Tensor, lengths: Tensor) -> Scaled:
         """Scale raw readings [B, T, F] with lengths [B]."""
         after = cycles_after(readings, lengths)  # [B, T]
-        observed = (after >= 0.0).unsqueeze(-1) & ~torch.isnan(readings)  # [B, T, F]
+        # Nothing but NaN differs from itself.
+        observed = (after >= 0.0).unsqueeze(-1) & torch.eq(readings, readings)  # [B, T, F]
         mean, deviation = self.statistics(readings, observed)
         z = ((readings - mean) / deviation).clamp(-Z_LIMIT, Z_LIMIT)
         known = torch.where(observed, z, 0.0)
@@ -143,7 +144,7 @@ def features_of_change(z: Tensor, after: Tensor) -> Tensor:
     steps = after[:, :, :1]  # [B, 1, 1], n - 1
     count = steps + 1.0
     mean = there / count
-    recent = there * (after < RECENT_CYCLES) / count.clamp(max=float(RECENT_CYCLES))
+    recent = torch.where(after < RECENT_CYCLES, there, 0.0) / count.clamp(max=float(RECENT_CYCLES))
     trend = there * (steps / 2.0 - after) * 12.0 / (count.square() - 1.0).clamp(min=1.0)
     # Relative to the first cycle: sums of readings far from zero cost float32 half of its digits.
     first = z[:, :1]  # [B, 1, F]
@@ -164,7 +165,7 @@ def age_of(cycle: Tensor, *, oldest: Tensor) -> tuple[Tensor, Tensor]:
     the oldest in training, which is no age of such a unit. Numbers a little beyond it count as the oldest.
     """
     known = cycle <= BEYOND_OLDEST * oldest  # not of NaN
-    number = torch.minimum(torch.where(known, cycle, 0.0).clamp(min=0.0), oldest)
+    number = torch.where(known, cycle, 0.0).clamp(torch.zeros_like(oldest), oldest)
     return torch.log1p(number) / torch.log1p(oldest), known.to(cycle.dtype)
 
 

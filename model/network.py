@@ -172,8 +172,9 @@ class Distribution(nn.Module):
         low, high = quantile[:, :-1], quantile[:, 1:]
         # Constants are joined before they are chosen, so the graph chooses once.
         table = torch.cat((self.get_buffer("interval"), low, 1.0 / (high - low)), dim=1)
-        at_cap = (rul >= NEAR_CAP * self.config.cap).long()
-        bounds, low, steep = table[at_cap].split([2, low.shape[1], low.shape[1]], dim=1)
+        at_cap = rul.unsqueeze(-1) >= NEAR_CAP * self.config.cap  # [B, 1]
+        table = torch.where(at_cap, table[1], table[0])
+        bounds, low, steep = table.split([2, low.shape[1], low.shape[1]], dim=1)
         return bounds, low, steep
 
     def probability_below(self, deviation: Tensor, low: Tensor, steep: Tensor) -> Tensor:

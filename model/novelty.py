@@ -81,10 +81,10 @@ class Novelty(nn.Module):
         length = lengths[:, None].to(change.dtype)
         centred = change - self.get_buffer("mean")
         there = (seen / length).repeat(1, 3)  # a missing column does not count
-        off = ((centred @ self.get_buffer("alone")) * there).abs().amax(-1, keepdim=True)
+        off = ((centred @ self.get_buffer("alone")) * there).square().amax(-1, keepdim=True)
         expected = self.get_buffer("spread") + self.get_buffer("noise") / length
         joint = (centred @ self.get_buffer("whiten")).square().sum(-1, keepdim=True)
-        joint_and_alone = torch.cat((joint, off.square()), dim=-1)
+        joint_and_alone = torch.cat((joint, off), dim=-1)
         usual = self.get_buffer("usual_step")
         restless = (steps - usual * pairs) / (pairs.clamp(min=1.0).sqrt() * self.get_buffer("step_spread"))
         by_chance = self.get_buffer("usual_repeats") * pairs

@@ -55,7 +55,7 @@ class Pools(NamedTuple):
         middle = there[:, -2:-1] * share[:, -1:]
         variance = (there[:, -1:] * share[:, -1:] - middle.square()).clamp(min=0.0)
         steep = share[:, -1:] / (variance + LEAST_VARIANCE).sqrt() / (EVEN_DEVIATION * SPREAD)
-        steep = steep * (variance > SINGLE_VARIANCE)
+        steep = torch.where(variance > SINGLE_VARIANCE, steep, 0.0)
         return cls(weights[:, :-1], torch.cat((share / SPREAD, steep), dim=1), middle, seen)
 
     def of_readings(self, z: Tensor) -> Tensor:
