@@ -153,7 +153,8 @@ def _of_rows(facts: Inspection) -> Iterator[Finding]:
     if facts.duplicates:
         yield Finding(
             "error",
-            f"{facts.duplicate}; {_count(facts.duplicates, 'such row')} of {facts.rows}: keep one of each",
+            f"{facts.duplicate}; {_count(facts.duplicates, 'such row')} of {facts.rows}: "
+            "keep one of each, or their mean",
         )
     if facts.gaps:
         text = (

@@ -207,10 +207,19 @@ def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[
         return "the answer: it counts down to the failure"
     there = [values[own][np.isfinite(values[own])] for own in rows]
     steps = np.concatenate([np.diff(each) for each in there])
-    if _words(source) & CYCLE_WORDS and (steps >= 0).all() and (steps == 0).sum() <= REPEATED * len(steps):
-        gaps = len(values) - len(known)
-        return f"time, but {gaps} of its numbers are missing" if gaps else "time: the cycle number tells it"
+    if _words(source) & CYCLE_WORDS and (steps >= 0).all():
+        return _reason_against_time(steps, gaps=len(values) - len(known), units=len(rows))
     return ""
+
+
+def _reason_against_time(steps: FloatArray, *, gaps: int, units: int) -> str:
+    repeats, ones = int((steps == 0).sum()), int((steps == 1).sum())
+    if repeats <= REPEATED * len(steps):
+        return f"time, but {gaps} of its numbers are missing" if gaps else "time: the cycle number tells it"
+    if ones < units or repeats + ones < len(steps):
+        return ""
+    each = (len(steps) + units) / (ones + units)
+    return f"time that repeats, {each:.0f} rows each; to count its cycles keep one row of each, or their mean"
 
 
 def _failed(

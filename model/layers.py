@@ -36,14 +36,14 @@ def set_buffer(module: nn.Module, name: str, values: ArrayLike) -> None:
     buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype))
 
 
-def valid_cycles(lengths: Tensor, like: Tensor) -> Tensor:
-    """Return the mask of rows of `like` [B, T, ...] that are not padding, bool [B, T]."""
-    return cycles_after(like, lengths) >= 0.0
-
-
 def cycles_after(like: Tensor, lengths: Tensor) -> Tensor:
     """Count the cycles after each row of `like` [B, T, ...], in its type, [B, T]; negative on padding."""
     return lengths[:, None].to(like.dtype) - 1.0 - torch.arange(like.shape[1], device=like.device)
+
+
+def valid_cycles(after: Tensor) -> Tensor:
+    """Return the mask of cycles that are not padding, of `cycles_after`, bool [B, T]."""
+    return after >= 0.0
 
 
 class Scaled(NamedTuple):
@@ -57,7 +57,7 @@ class Scaled(NamedTuple):
     @property
     def valid(self) -> Tensor:
         """Bool [B, T], not padding."""
-        return self.after >= 0.0
+        return valid_cycles(self.after)
 
 
 class Standardise(nn.Module):
@@ -86,7 +86,7 @@ class Standardise(nn.Module):
         """Scale raw readings [B, T, F] with lengths [B]."""
         after = cycles_after(readings, lengths)  # [B, T]
         # Nothing but NaN differs from itself.
-        observed = (after >= 0.0).unsqueeze(-1) & torch.eq(readings, readings)  # [B, T, F]
+        observed = valid_cycles(after).unsqueeze(-1) & torch.eq(readings, readings)  # [B, T, F]
         mean, deviation = self.statistics(readings, observed)
         z = ((readings - mean) / deviation).clamp(-Z_LIMIT, Z_LIMIT)
         known = torch.where(observed, z, 0.0)
@@ -139,7 +139,7 @@ def features_of_change(z: Tensor, after: Tensor) -> Tensor:
     The trend is the slope of the fitted line, sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)), times the n cycles
     it spans; 0 where n = 1.
     """
-    there = (after >= 0.0).unsqueeze(1).to(z.dtype)  # [B, 1, T]
+    there = valid_cycles(after).unsqueeze(1).to(z.dtype)  # [B, 1, T]
     after = after.unsqueeze(1)
     steps = after[:, :, :1]  # [B, 1, 1], n - 1
     count = steps + 1.0
@@ -155,7 +155,7 @@ def features_of_change(z: Tensor, after: Tensor) -> Tensor:
 def cycle_age(after: Tensor, last_cycle: Tensor, *, oldest: Tensor) -> Tensor:
     """Compute `age_of` each cycle, `cycles_after` [B, T] and [B] -> [B, T, 2]; both 0 on padding."""
     age = torch.stack(age_of(last_cycle[:, None] - after, oldest=oldest), dim=-1)
-    return age * (after >= 0.0).unsqueeze(-1)
+    return age * valid_cycles(after).unsqueeze(-1)
 
 
 def age_of(cycle: Tensor, *, oldest: Tensor) -> tuple[Tensor, Tensor]:

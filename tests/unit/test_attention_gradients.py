@@ -14,7 +14,7 @@ from model.attention import (
     entropy_ratio,
     padding_mask,
 )
-from model.layers import masked_softmax, valid_cycles
+from model.layers import cycles_after, masked_softmax, valid_cycles
 from model.losses import heads_alike
 from tests.attention_reference import SEED, drawn, self_attention
 
@@ -83,20 +83,20 @@ def test_temporal_attention_to_its_weighted_sum(name):
 def test_self_attention_with_every_option(score, mask):
     options = {"score": score, "learnable_temperature": True, "furthest": 2}
     layer = self_attention(4, heads=2, head_width=2, **options)
-    allowed = mask(valid_cycles(torch.tensor([3, 2]), torch.zeros(2, 3, 1)))
+    allowed = mask(valid_cycles(cycles_after(torch.zeros(2, 3, 1), torch.tensor([3, 2]))))
 
     assert gradcheck(*with_parameters(layer, tensor(2, 3, 4), allowed))
 
 
 def test_the_entropy_of_attention_to_its_scores():
     lengths = torch.tensor([5, 2, 1])
-    valid = valid_cycles(lengths, torch.zeros(3, 5, 1))
+    valid = valid_cycles(cycles_after(torch.zeros(3, 5, 1), lengths))
 
     assert gradcheck(lambda score: entropy_ratio(masked_softmax(score, valid), lengths), tensor(3, 5))
 
 
 def test_the_likeness_of_heads_to_their_scores():
     lengths = torch.tensor([5, 2, 1])
-    valid = valid_cycles(lengths, torch.zeros(3, 5, 1))[:, None].expand(-1, 2, -1)
+    valid = valid_cycles(cycles_after(torch.zeros(3, 5, 1), lengths))[:, None].expand(-1, 2, -1)
 
     assert gradcheck(lambda score: heads_alike(masked_softmax(score, valid), lengths), tensor(3, 2, 5))

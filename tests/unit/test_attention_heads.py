@@ -13,7 +13,7 @@ from model.attention import (
     padding_mask,
     sinusoidal_positions,
 )
-from model.layers import valid_cycles
+from model.layers import cycles_after, valid_cycles
 from tests.attention_reference import (
     SEED,
     TOLERANCE,
@@ -36,7 +36,7 @@ def test_many_heads_agree_with_numpy_and_with_torch(inputs, heads, kind):
     layer = self_attention(inputs, heads=heads, head_width=inputs // heads)
     x = torch.from_numpy(drawn(3, 6, inputs))
     lengths = torch.tensor([6, 4, 1]) if kind != "none" else torch.tensor([6, 6, 6])
-    valid = valid_cycles(lengths, x)
+    valid = valid_cycles(cycles_after(x, lengths))
     allowed = causal_mask(valid) if kind == "causal" else padding_mask(valid).expand(3, 6, 6)
 
     with torch.no_grad():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.attention import SCORES, MultiHeadSelfAttention, Score, UnknownScore, causal_mask, padding_mask
-from model.layers import masked_softmax, valid_cycles
+from model.layers import cycles_after, masked_softmax, valid_cycles
 from tests.attention_reference import SEED, TOLERANCE, drawn, reference_score, reference_softmax
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -133,7 +133,7 @@ def test_a_layer_in_half_precision_gives_finite_weights_that_sum_to_one_and_a_gr
     layer = MultiHeadSelfAttention(64, heads=4, head_width=16).to(dtype)
     x = torch.from_numpy(drawn(2, 30, 64, scale=scale)).to(dtype).requires_grad_()
 
-    out, weight = layer(x, padding_mask(valid_cycles(torch.tensor([30, 7]), x)))
+    out, weight = layer(x, padding_mask(valid_cycles(cycles_after(x, torch.tensor([30, 7])))))
     out.float().square().mean().backward()
 
     assert out.dtype == weight.dtype == dtype
@@ -157,7 +157,7 @@ def test_a_fully_masked_row_is_zeros_with_zero_gradient_and_not_nan():
 
 
 def test_padding_and_causal_masks_allow_what_they_say():
-    valid = valid_cycles(torch.tensor([2, 3]), torch.zeros(2, 3, 1))
+    valid = valid_cycles(cycles_after(torch.zeros(2, 3, 1), torch.tensor([2, 3])))
 
     padding, causal = padding_mask(valid), causal_mask(valid)
 

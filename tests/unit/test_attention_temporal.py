@@ -6,7 +6,7 @@ import torch
 
 from model.attention import CycleDropout, Temperature, TemporalScore, entropy_ratio
 from model.domain import attention_entropy_ratio
-from model.layers import masked_softmax, valid_cycles
+from model.layers import cycles_after, masked_softmax, valid_cycles
 from tests.attention_reference import (
     SEED,
     TOLERANCE,
@@ -106,7 +106,7 @@ def test_attention_dropout_zeroes_weights_and_scales_the_rest_as_torch_does():
 
 def test_dropped_cycles_get_nothing_and_the_rest_still_sums_to_one():
     torch.manual_seed(SEED)
-    valid = valid_cycles(torch.tensor([12] * 50 + [3] * 50), torch.zeros(100, 12, 1))
+    valid = valid_cycles(cycles_after(torch.zeros(100, 12, 1), torch.tensor([12] * 50 + [3] * 50)))
     score = torch.from_numpy(drawn(100, 12))
 
     kept = CycleDropout(0.4)(valid)
@@ -120,7 +120,7 @@ def test_dropped_cycles_get_nothing_and_the_rest_still_sums_to_one():
 
 def test_a_window_never_loses_all_of_its_cycles():
     torch.manual_seed(SEED)
-    valid = valid_cycles(torch.tensor([1] * 40 + [4] * 40), torch.zeros(80, 4, 1))
+    valid = valid_cycles(cycles_after(torch.zeros(80, 4, 1), torch.tensor([1] * 40 + [4] * 40)))
 
     kept = CycleDropout(0.95)(valid)
 
@@ -131,7 +131,7 @@ def test_a_window_never_loses_all_of_its_cycles():
 def test_the_differentiable_entropy_is_the_domains():
     weight = masked_softmax(
         torch.from_numpy(drawn(4, 7, scale=2.0)),
-        valid_cycles(torch.tensor([7, 4, 2, 1]), torch.zeros(4, 7, 1)),
+        valid_cycles(cycles_after(torch.zeros(4, 7, 1), torch.tensor([7, 4, 2, 1]))),
     )
     lengths = torch.tensor([7, 4, 2, 1])
 

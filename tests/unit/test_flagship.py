@@ -16,7 +16,7 @@ from model.flagship import (
     first_slopes,
     share_of_cycles,
 )
-from model.layers import valid_cycles
+from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
 from model.networks import build_network, network_config
 from model.readout import Pools, ReadOut, secant
@@ -45,7 +45,7 @@ def batch(net, windows=24, seed=0):
     lengths[0] = cycles
     readings[torch.rand(readings.shape, generator=generator) < 0.1] = torch.nan
     readings[1, :, -1] = torch.nan
-    readings[~valid_cycles(lengths, readings)] = torch.nan
+    readings[~valid_cycles(cycles_after(readings, lengths))] = torch.nan
     last_cycle = lengths + 7.0
     last_cycle[2] = torch.nan
     return readings, lengths, last_cycle
@@ -232,7 +232,7 @@ def test_a_gap_before_the_last_cycle_is_not_one_long_ago(net):
 def test_heads_but_the_searching_one_go_by_lag_alone(net):
     readings, lengths, last_cycle = batch(net)
     shuffled = readings.flip(0)
-    shuffled[~valid_cycles(lengths, readings)] = torch.nan
+    shuffled[~valid_cycles(cycles_after(readings, lengths))] = torch.nan
     with torch.no_grad():
         one, two = (net(given, lengths, last_cycle).head_attention for given in (readings, shuffled))
 
@@ -266,7 +266,7 @@ def test_the_searching_head_weighs_cycles_of_equal_scores_equally_wherever_they_
         without_scores.score[2].weight.zero_()
         heads = without_scores(*windows).head_attention
 
-    even = valid_cycles(windows[1], windows[0]) / windows[1][:, None]
+    even = valid_cycles(cycles_after(windows[0], windows[1])) / windows[1][:, None]
     torch.testing.assert_close(heads[:, 0], even)
     assert heads[0, 1, -1] > 1.5 * heads[0, 0, -1]
 

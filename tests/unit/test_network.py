@@ -50,7 +50,7 @@ def batch(windows=5, cycles=15, seed=0):
     readings = torch.randn(windows, cycles, CONFIG.columns, generator=generator)
     lengths = torch.randint(1, cycles + 1, (windows,), generator=generator)
     lengths[0] = cycles
-    readings[~valid_cycles(lengths, readings)] = torch.nan
+    readings[~valid_cycles(cycles_after(readings, lengths))] = torch.nan
     last_cycle = lengths + torch.arange(windows, dtype=torch.float32)
     last_cycle[-1] = torch.nan
     return readings, lengths, last_cycle

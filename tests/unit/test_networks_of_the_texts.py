@@ -14,7 +14,7 @@ from export.to_onnx import to_onnx
 from model.calibration import entropy_references, read_windows
 from model.dataset import split_fold
 from model.fleet import fleet_named
-from model.layers import valid_cycles
+from model.layers import cycles_after, valid_cycles
 from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
 from model.run import prepare
 from model.training import TrainConfig
@@ -64,7 +64,7 @@ def batch(windows=6, cycles=12, seed=0):
     readings = torch.randn(windows, cycles, len(FLEET.schema), generator=generator)
     lengths = torch.randint(1, cycles + 1, (windows,), generator=generator)
     lengths[0] = cycles
-    readings[~valid_cycles(lengths, readings)] = torch.nan
+    readings[~valid_cycles(cycles_after(readings, lengths))] = torch.nan
     return readings, lengths, lengths + torch.arange(windows, dtype=torch.float32)
 
 
@@ -130,7 +130,7 @@ def test_a_window_alone_answers_as_in_a_ragged_batch_whatever_its_padding(name, 
     net = network(name, **options)
     readings, lengths, last_cycle = batch()
     together = answers(net, (readings, lengths, last_cycle))
-    readings[~valid_cycles(lengths, readings)] = 1e30
+    readings[~valid_cycles(cycles_after(readings, lengths))] = 1e30
 
     for i, n in enumerate(lengths.tolist()):
         alone = answers(net, (readings[i : i + 1, :n], lengths[i : i + 1], last_cycle[i : i + 1]))
@@ -171,10 +171,10 @@ def test_probabilities_and_attention_sum_to_one(name, options):
 
     torch.testing.assert_close(got["health_state"].sum(-1), torch.ones(16))
     torch.testing.assert_close(got["attention"].sum(-1), torch.ones(16))
-    assert (got["attention"][~valid_cycles(lengths, readings)] == 0).all()
+    assert (got["attention"][~valid_cycles(cycles_after(readings, lengths))] == 0).all()
     for head in got["head_attention"].unbind(1) if net.config.heads else ():
         torch.testing.assert_close(head.sum(-1), torch.ones(16))
-        assert (head[~valid_cycles(lengths, readings)] == 0).all()
+        assert (head[~valid_cycles(cycles_after(readings, lengths))] == 0).all()
 
 
 @pytest.mark.parametrize("option", ["positions", "causal"])
