@@ -219,7 +219,7 @@ def _reason_against_time(steps: FloatArray, *, gaps: int, units: int) -> str:
     if ones < units or repeats + ones < len(steps):
         return ""
     each = (len(steps) + units) / (ones + units)
-    return f"time that repeats, {each:.0f} rows each; to count its cycles keep one row of each, or their mean"
+    return f"time that repeats, {each:.0f} rows each; for cycles keep one row of each, or their mean"
 
 
 def _failed(

@@ -143,7 +143,7 @@ def test_a_column_that_some_files_lack_is_left_out(tmp_path):
         ),
         (
             {"cycle": lambda n: n % 30 // 3}, None,
-            ("cycle", "time that repeats, 3 rows each; to count its cycles keep one row of each, or their mean"),
+            ("cycle", "time that repeats, 3 rows each; for cycles keep one row of each, or their mean"),
         ),
     ],
     ids=["a second column of time", "seconds since 1970", "missing numbers", "several rows a cycle"],
