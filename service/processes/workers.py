@@ -22,6 +22,7 @@ from service import logs
 from service.core.changes import Changed
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
+from service.machine import usable_cores
 from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, await_reply, send
 from service.processes.envoy_config import (
@@ -151,8 +152,9 @@ class Workers:
             supervisor=self._supervisor,
             serving=self._changes.serving,
         )
-        # One thread per event loop: a second one would only wait for the GIL.
-        threads = ["--concurrency", "1"] if self._count > 1 else []
+        # Beside other workers one thread: a second one would wait for the GIL. Alone, one for each usable core:
+        # Envoy would count those of the machine, of which a container may have fewer.
+        threads = ["--concurrency", str(usable_cores() if self._count == 1 else 1)]
         server = EnvoyServer(
             APPLICATION,
             host=settings.host,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from export.bundle import find_bundle
 from export.seal import read_bundle
 from tests.asking import golden_windows
-from tests.integration.conftest import RUL, running
+from tests.integration.conftest import RUL, running, workers_of
 
 CONTAINED = """
 set -e
@@ -43,3 +45,20 @@ def test_the_service_answers_with_a_read_only_root_and_no_capabilities(contained
     assert answer.status_code == 200, server.output()
     assert status == 0
     assert "Read-only file system" in server.output()
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_worker_alone_has_one_event_loop_of_the_front_end_for_each_core_it_may_use(
+    tiny_bundle, tmp_path, cores
+):
+    ours = sorted(os.sched_getaffinity(0))
+    if len(ours) < cores:
+        pytest.skip(f"needs {cores} cores")
+    pinned = ["taskset", "--cpu-list", ",".join(map(str, ours[:cores])), RUL, "serve"]
+
+    with running(tmp_path, str(tiny_bundle.path), command=pinned, workers="1", store="false") as server:
+        (worker,) = workers_of(server)
+        tasks = Path(f"/proc/{worker.pid}/task").glob("*/comm")
+        names = [task.read_text().strip() for task in tasks]
+
+    assert sum(name.startswith("wrk:worker_") for name in names) == cores
