@@ -152,8 +152,8 @@ class Workers:
             supervisor=self._supervisor,
             serving=self._changes.serving,
         )
-        # Beside other workers one thread: a second one would wait for the GIL. Alone, one for each usable core:
-        # Envoy would count those of the machine, of which a container may have fewer.
+        # Beside other workers one thread: a second one would wait for the GIL. Alone, one a usable core: Envoy
+        # would count the cores of the machine, of which a container may have fewer.
         threads = ["--concurrency", str(usable_cores() if self._count == 1 else 1)]
         server = EnvoyServer(
             APPLICATION,
