@@ -23,6 +23,8 @@ from service.settings import Settings
 TUNABLES: Final = "GLIBC_TUNABLES"
 SEQUENCES: Final = "glibc.pthread.rseq"
 """0 leaves restartable sequences to the allocator; a glibc without the tunable ignores it."""
+BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
+"""NumPy's BLAS starts a thread for each core of the machine, in every worker, unless this says how many."""
 CACHE_BYTES: Final = 4 << 20
 """Free memory in the caches of all processors together."""
 MIN_CACHE_BYTES: Final = 128 << 10
@@ -50,12 +52,15 @@ the time of a batch: a core would idle while the loop parses requests. Where bat
 the default is quicker by 5 %: the thread that hands requests over interrupts the loop less often."""
 
 
-def per_processor_caches(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which Envoy caches free memory per processor."""
+def library_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for a worker's libraries: free memory is cached per processor, BLAS has one thread.
+
+    What the operator has set stays.
+    """
     tunables = environment.get(TUNABLES, "")
-    if SEQUENCES in tunables:
-        return {}  # the operator has decided
-    return {TUNABLES: ":".join(filter(None, [tunables, f"{SEQUENCES}=0"]))}
+    if SEQUENCES not in tunables:
+        tunables = ":".join(filter(None, [tunables, f"{SEQUENCES}=0"]))
+    return {TUNABLES: tunables, BLAS_THREADS: environment.get(BLAS_THREADS, "1")}
 
 
 def limit_caches(config: dict[str, Any], *, processors: int) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from service.processes.envoy_config import (
 )
 from service.processes.heartbeat import Heartbeat
 from service.processes.tls import use_tls
-from service.processes.tuning import limit_caches, most_connections, per_processor_caches
+from service.processes.tuning import library_variables, limit_caches, most_connections
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class Workers:
             supervisor=self._supervisor,
             serving=self._changes.serving,
         )
-        # Beside other workers one thread: a second one would wait for the GIL. Alone, one a usable core: Envoy
-        # would count the cores of the machine, of which a container may have fewer.
+        # Beside other workers one thread: a second one would wait for the GIL. Alone, one a usable core:
+        # Envoy would count the cores of the machine, of which a container may have fewer.
         threads = ["--concurrency", str(usable_cores() if self._count == 1 else 1)]
         server = EnvoyServer(
             APPLICATION,
@@ -161,7 +161,7 @@ class Workers:
             port=self._port,
             admin=admin,
             configure=lambda config: self._configure(config, admin=admin),
-            environment=settings.as_environment() | per_processor_caches(os.environ) | spec.as_environment(),
+            environment=settings.as_environment() | library_variables(os.environ) | spec.as_environment(),
             arguments=["--drain-time-s", str(math.ceil(settings.lame_duck_seconds)), *threads],
         )
         leave_removed_folder()

@@ -14,17 +14,22 @@ linux = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system h
 
 
 @pytest.mark.parametrize(
-    ("given", "added"),
+    ("given", "expected"),
     [
         ("", "glibc.pthread.rseq=0"),
         ("glibc.malloc.check=1", "glibc.malloc.check=1:glibc.pthread.rseq=0"),
-        ("glibc.pthread.rseq=1", None),  # the operator's own choice
+        ("glibc.pthread.rseq=1", "glibc.pthread.rseq=1"),  # the operator's own choice
     ],
 )
-def test_restartable_sequences_are_left_to_the_allocator_and_other_tunables_are_kept(given, added):
-    found = tuning.per_processor_caches({"GLIBC_TUNABLES": given} if given else {})
+def test_restartable_sequences_are_left_to_the_allocator_and_other_tunables_are_kept(given, expected):
+    found = tuning.library_variables({"GLIBC_TUNABLES": given} if given else {})
 
-    assert found == ({} if added is None else {"GLIBC_TUNABLES": added})
+    assert found["GLIBC_TUNABLES"] == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "4"}, "4")])
+def test_numpy_starts_no_threads_in_a_worker_unless_the_operator_says_so(given, expected):
+    assert tuning.library_variables(given)["OPENBLAS_NUM_THREADS"] == expected
 
 
 @pytest.mark.parametrize(
