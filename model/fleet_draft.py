@@ -149,8 +149,12 @@ def guess_cycle(columns: Mapping[str, FloatArray | list[str]], rows: Sequence[In
 
 def failure_mark(name: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> FailureRule | None:
     """Return the rule of a column that has one value, or none, but in the last rows of some units."""
-    if isinstance(values, list):
-        return None
+    found = None if isinstance(values, list) else _of_last_rows(values, rows)
+    return None if found is None else FailureRule(name, **{found[0]: found[1]})
+
+
+def _of_last_rows(values: FloatArray, rows: Sequence[IntArray]) -> tuple[str, float] | None:
+    """Return the value of two that last rows alone have, and whether it is the higher or the lower one."""
     known = np.unique(values[~np.isnan(values)])
     if not 1 <= len(known) <= 2 or not np.isfinite(known).all():
         return None
@@ -158,7 +162,7 @@ def failure_mark(name: str, values: FloatArray | list[str], rows: Sequence[IntAr
     for bound, mark in (("at_least", float(known[-1])), ("at_most", float(known[0]))):
         marked = values == mark
         if 2 <= marked.sum() == marked[ends].sum():
-            return FailureRule(name, **{bound: mark})
+            return bound, mark
     return None
 
 
@@ -197,7 +201,7 @@ def _chosen(
 
 def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> str:
     if isinstance(values, list):
-        return _words_among_numbers(values)
+        return _words_of_last_rows(values, rows) or _words_among_numbers(values)
     known = values[np.isfinite(values)]
     if not len(known):
         return "no reading"
@@ -230,6 +234,15 @@ def _failed(
         return rows
     values = np.asarray(columns[rule.column], dtype=np.float64)
     return [own for own in rows if rule.failed(float(values[own[-1]]))]
+
+
+def _words_of_last_rows(cells: Sequence[str], rows: Sequence[IntArray]) -> str:
+    words, code = np.unique(np.array(cells), return_inverse=True)
+    found = _of_last_rows(code.astype(np.float64), rows)
+    if found is None:
+        return ""
+    word = printable(str(words[int(found[1])]))[:32]
+    return f"text; last rows alone have {word!r}: if that is a failure, write it as 1 and all else as 0"
 
 
 def _words_among_numbers(cells: Sequence[str]) -> str:

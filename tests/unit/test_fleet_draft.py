@@ -177,6 +177,18 @@ def test_a_column_with_one_word_among_numbers_is_left_out_with_that_word(tmp_pat
     assert draft.left_out == (("heat", "text: 1 of 90 cells is no number, such as 'off'"),)
 
 
+@pytest.mark.parametrize("values", [("ok", "failed"), ("", "x"), ("run", "end")])
+def test_a_column_with_a_word_in_last_rows_alone_is_left_out_with_what_to_do(tmp_path, values):
+    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5, values[n % 30 == 29]) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow", "state"))])
+
+    reason = (
+        f"text; last rows alone have {values[1]!r}: if that is a failure, write it as 1 and all else as 0"
+    )
+    assert draft.left_out == (("state", reason),)
+
+
 @pytest.mark.parametrize("values", [(0, 1), ("false", "true"), ("", 1)])
 def test_a_column_that_changes_in_last_rows_alone_says_which_units_failed(tmp_path, values):
     table = [
