@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.layers import Scaled, cycles_after
+from model.layers import Scaled, cycles_after, valid_cycles
 from model.novelty import Novelty, Statistics
 
 COLUMNS, CYCLES = 4, 30
@@ -25,7 +25,7 @@ def statistics(readings, lengths=None):
     """Of readings that are their own z-scores, but for the constant column."""
     lengths = torch.full((len(readings),), readings.shape[1]) if lengths is None else lengths
     after = cycles_after(readings, lengths)
-    observed = (after >= 0).unsqueeze(-1) & ~torch.isnan(readings)
+    observed = valid_cycles(after).unsqueeze(-1) & ~torch.isnan(readings)
     z = torch.where(observed, readings, 0.0)
     z[:, :, 3] = torch.where(observed[:, :, 3], z[:, :, 3] - 7.0, 0.0)
     return Statistics.of(Scaled(z, z, observed, after), readings), lengths
