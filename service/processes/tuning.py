@@ -55,7 +55,7 @@ the default is quicker by 5 %: the thread that hands requests over interrupts th
 def library_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return variables for a worker's libraries: free memory is cached per processor, BLAS has one thread.
 
-    What the operator has set stays.
+    Variables that the operator has set stay as they are.
     """
     tunables = environment.get(TUNABLES, "")
     if SEQUENCES not in tunables:
