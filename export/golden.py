@@ -15,7 +15,7 @@ import numpy as np
 
 from export.arrays import check_layout, one_line, read_arrays
 from export.bundle import InvalidBundle, Manifest
-from export.outputs import AXES, INPUTS, output_names
+from export.outputs import AXES, INPUTS, in_cycles, output_names, tolerance_of
 from model.domain import HEALTH_STATES, FloatArray, IntArray
 
 TOLERANCE: Final = {
@@ -31,7 +31,7 @@ TOLERANCE: Final = {
     "window_contribution": 1e-3,  # cycles
     "evidence": 1e-4,
 }
-"""Maximum difference between this machine's answer and the exporter's."""
+"""Maximum difference between this machine's answer and the exporter's; see `tolerance_of`."""
 ROUNDING: Final = 1 / 16
 """Most rounding of stored answers, in tolerances: digits that nothing compares take a fifth of the file."""
 MOST_WINDOWS: Final = 256
@@ -131,14 +131,14 @@ class Golden:
 def replay(golden: Golden, got: Answers, manifest: Manifest) -> Iterator[Finding]:
     """Compare a graph's answers to golden windows with the golden ones, and with the manifest's numbers."""
     for name, expected in golden.expected.items():
-        yield _compared(name, got[name], expected)
+        yield _compared(name, got[name], expected, tolerance_of(name, TOLERANCE, cap=manifest.cap))
     yield contributions_add_up(got, manifest)
     yield interval_holds_the_answer(got, manifest)
 
 
-def _compared(name: str, got: FloatArray, expected: FloatArray) -> Finding:
+def _compared(name: str, got: FloatArray, expected: FloatArray, allowed: float) -> Finding:
     """Compare an output with its golden values, and say where they differ most."""
-    promise, allowed = f"golden {name}", TOLERANCE[name]
+    promise = f"golden {name}"
     if got.shape != expected.shape:
         where = f"{promise} has shape {expected.shape}, the graph answers {got.shape}"
         return Finding(promise, float("inf"), allowed, where)
@@ -154,7 +154,8 @@ def contributions_add_up(got: Answers, manifest: Manifest) -> Finding:
     unclipped = manifest.baseline + got["contribution"].astype(np.float64).sum(axis=-1)
     unclipped += got.get("window_contribution", 0.0)
     difference = np.abs(np.clip(unclipped, 0.0, manifest.cap) - got["rul"])
-    return Finding("baseline + contributions = RUL, cycles", float(difference.max()), 1e-3)
+    allowed = in_cycles(1e-3, cap=manifest.cap)
+    return Finding("baseline + contributions = RUL, cycles", float(difference.max()), allowed)
 
 
 def interval_holds_the_answer(got: Answers, manifest: Manifest) -> Finding:
@@ -165,9 +166,10 @@ def interval_holds_the_answer(got: Answers, manifest: Manifest) -> Finding:
     return Finding("0 <= lower <= RUL <= upper <= cap, cycles beyond", max(float(beyond), 0.0), 1e-4)
 
 
-def rounded(answers: Answers) -> dict[str, FloatArray]:
+def rounded(answers: Answers, *, cap: float) -> dict[str, FloatArray]:
     """Round answers to multiples of a power of two, at most `ROUNDING` of the tolerance away."""
-    steps = {name: 2.0 ** np.floor(np.log2(2.0 * ROUNDING * TOLERANCE[name])) for name in answers}
+    allowed = {name: tolerance_of(name, TOLERANCE, cap=cap) for name in answers}
+    steps = {name: 2.0 ** np.floor(np.log2(2.0 * ROUNDING * allowed[name])) for name in answers}
     return {
         name: (np.rint(value / steps[name]) * steps[name]).astype(np.float32)
         for name, value in answers.items()

@@ -117,7 +117,7 @@ def golden_windows(session: Session, manifest: Manifest) -> Golden:
     readings[7][rng.random(readings[7].shape) < 0.1] = np.nan
     last_cycle[[5, 8]] = np.nan
     expected = session.answer(readings, windows.lengths, last_cycle)
-    return Golden(readings, windows.lengths, last_cycle, rounded(expected))
+    return Golden(readings, windows.lengths, last_cycle, rounded(expected, cap=manifest.cap))
 
 
 def _to_digits_of_sensors(readings: FloatArray) -> FloatArray:

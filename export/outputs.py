@@ -5,6 +5,7 @@ This module must not know torch, onnx or ONNX Runtime.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import EllipsisType
 from typing import Final
 
@@ -31,6 +32,12 @@ EXPLAINING: Final = frozenset({"sensor_contribution", "window_contribution", "ev
 MAP: Final = "self_attention"
 """Optional output [B, H, T, T] beside these: where each cycle looks. Services do not ask for it."""
 PER_CYCLE: Final = frozenset(name for name, axes in AXES.items() if "T" in axes)
+IN_CYCLES: Final = frozenset(
+    {"rul", "rul_interval", "contribution", "sensor_contribution", "window_contribution"}
+)
+CAP_OF_TOLERANCES: Final = 125.0
+"""Cap up to which tolerances in cycles hold as they are. float32 has 24 bits: at 2,000 cycles its steps are
+1.2e-4 cycles, so the tolerances of larger caps grow with the cap."""
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -56,6 +63,20 @@ def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
     }
     names = output_names(heads=manifest.heads, explains_readings=manifest.explains_readings)
     return {name: tuple(sizes[axis] for axis in AXES[name]) for name in names}
+
+
+def tolerance_of(name: str, tolerances: Mapping[str, float], *, cap: float) -> float:
+    """Return the tolerance of an output; that of cycles grows with caps above `CAP_OF_TOLERANCES`."""
+    return in_cycles(tolerances[name], cap=cap) if name in IN_CYCLES else tolerances[name]
+
+
+def in_cycles(tolerance: float, *, cap: float) -> float:
+    """Scale a tolerance in cycles to a cap.
+
+    >>> in_cycles(1e-3, cap=100), in_cycles(1e-3, cap=1000)
+    (0.001, 0.008)
+    """
+    return tolerance * max(1.0, cap / CAP_OF_TOLERANCES)
 
 
 def cycles_of(name: str, cycles: slice) -> tuple[EllipsisType | slice, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from export.bundle import InvalidBundle, Manifest, Parity
-from export.outputs import MAP
+from export.outputs import MAP, tolerance_of
 from export.probes import probe_windows
 from export.session import Session
 from model.calibration import tensors
@@ -30,7 +30,7 @@ TOLERANCE: Final = {
     "evidence": 1e-4,
     MAP: 1e-5,
 }
-"""Largest difference of each output: RUL and contributions in cycles."""
+"""Largest difference of each output, RUL and contributions in cycles; see `tolerance_of`."""
 
 
 def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Parity:
@@ -59,9 +59,10 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
             difference = np.abs(served[name].astype(np.float64) - trained[name].astype(np.float64))
             worst[name] = max(largest, float(difference.max()))
     for name, largest in worst.items():
-        if largest > TOLERANCE[name]:
+        allowed = tolerance_of(name, TOLERANCE, cap=manifest.cap)
+        if largest > allowed:
             raise InvalidBundle(
-                f"the graph differs from the network: {name} by {largest:.2g} (at most {TOLERANCE[name]:g})"
+                f"the graph differs from the network: {name} by {largest:.2g} (at most {allowed:g})"
             )
     return Parity(
         rul_cycles=worst["rul"], attention=max(worst["attention"], worst.get("head_attention", 0.0))

@@ -14,14 +14,10 @@ import numpy as np
 
 from export.bundle import InvalidBundle, Manifest
 from export.golden import Finding, contributions_add_up, farthest, interval_holds_the_answer
-from export.outputs import INPUTS, PER_CYCLE, cycles_of, output_shapes
+from export.outputs import IN_CYCLES, INPUTS, PER_CYCLE, cycles_of, in_cycles, output_shapes
 from export.probes import probe_windows
 from export.session import Session
 from model.domain import BoolArray, FloatArray, WindowSet
-
-IN_CYCLES: Final = frozenset(
-    {"rul", "rul_interval", "contribution", "sensor_contribution", "window_contribution"}
-)
 
 
 def check_shapes(session: Session, manifest: Manifest) -> None:
@@ -124,7 +120,8 @@ def typical_readings_contribute_nothing(probe: Probe) -> Finding:
     got = probe.session.answer(readings, lengths, np.full(len(mean), np.nan, np.float32))
     contribution = got["sensor_contribution"][:, :, list(probe.manifest.schema_of_columns.indices("sensor"))]
     worst = farthest(contribution, np.zeros_like(contribution))
-    return Finding("contribution of typical readings, cycles", worst, 1e-3)
+    allowed = in_cycles(1e-3, cap=probe.manifest.cap)
+    return Finding("contribution of typical readings, cycles", worst, allowed)
 
 
 def evidence_is_the_share_of_readings(probe: Probe) -> Finding:

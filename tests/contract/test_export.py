@@ -100,6 +100,18 @@ def test_a_graph_of_other_weights_fails_parity(tiny_bundle, checkpoint):
         measure_parity(net, session, manifest)
 
 
+def test_units_that_last_thousands_of_cycles_have_a_bundle_that_keeps_its_promises(checkpoint, tmp_path):
+    config = dataclasses.replace(checkpoint.config, cap=5000.0)
+    long_lived = dataclasses.replace(checkpoint, config=config, facts=checkpoint.facts | {"cap": 5000.0})
+
+    export_bundle(long_lived, tmp_path / "long", version="1")
+
+    session, manifest = open_bundle(BundleFolder(tmp_path / "long"))
+    golden = read_bundle(BundleFolder(tmp_path / "long")).golden
+    findings = [*measure_promises(session, manifest), *replay(golden, answers_of(session, golden), manifest)]
+    assert [each for each in findings if not each.kept] == []
+
+
 def test_probe_windows_are_of_every_kind(manifest):
     windows = probe_windows(manifest)
 
