@@ -170,14 +170,23 @@ def _shorten_names(graph: onnx.ModelProto) -> None:
 def _store_single(graph: onnx.ModelProto) -> None:
     """Store float64 constants that float32 holds exactly as float32, under a Cast: half of the bytes.
 
-    ONNX Runtime computes such a Cast once, when it loads the graph.
+    Those that the graph has in float32 too are stored once. ONNX Runtime computes such a Cast once, when it
+    loads the graph.
     """
-    for weight in graph.graph.initializer:
+    stored = {_content(each): each.name for each in graph.graph.initializer}
+    for weight in list(graph.graph.initializer):
         values = numpy_helper.to_array(weight)
-        single = values.astype(np.float32)
-        if values.dtype != np.float64 or values.size < STORED_SINGLE or (single != values).any():
+        single = numpy_helper.from_array(values.astype(np.float32), f"{weight.name}.single")
+        is_single = (numpy_helper.to_array(single) == values).all()
+        if values.dtype != np.float64 or values.size < STORED_SINGLE or not is_single:
             continue
-        name = weight.name
-        weight.CopyFrom(numpy_helper.from_array(single, f"{name}.single"))
-        cast = helper.make_node("Cast", [weight.name], [name], to=onnx.TensorProto.DOUBLE)
+        name = stored.get(_content(single), single.name)
+        cast = helper.make_node("Cast", [name], [weight.name], to=onnx.TensorProto.DOUBLE)
         graph.graph.node.insert(0, cast)
+        graph.graph.initializer.remove(weight)
+        if name == single.name:
+            graph.graph.initializer.append(single)
+
+
+def _content(constant: onnx.TensorProto) -> tuple[int, tuple[int, ...], bytes]:
+    return constant.data_type, tuple(constant.dims), constant.raw_data

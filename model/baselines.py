@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from model.domain import FloatArray, RulError, WindowSet, capped_rul
-from model.layers import Standardise, features_of_change
+from model.layers import Standardise, change_weights, features_of_change
 
 AT_ONCE: Final = 2048
 MOST_WINDOWS: Final = 50_000
@@ -39,6 +39,7 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
     minimum, maximum, mean of the first ten. Then the window's length and the unit's age.
     """
     parts: list[FloatArray] = []
+    weights = change_weights(windows.readings.shape[1])
     with torch.no_grad():
         for part in windows.batches(AT_ONCE):
             lengths = torch.from_numpy(part.lengths)
@@ -54,7 +55,7 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
             age = torch.from_numpy(part.last_cycle).unsqueeze(-1)
             columns = (
                 last,
-                features_of_change(z, scaled.after),
+                features_of_change(z, scaled.after, weights[lengths]),
                 deviation,
                 least.amin(1),
                 most.amax(1),

@@ -100,7 +100,7 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
                 of_sensors.append(estimate.explanation.sensor_contribution.sum(1))
             # [B, T, F] or [B, H, T, T] of every window is too large.
             parts.append(estimate._replace(explanation=None, self_attention=None))
-        answers = [part.unclipped.clamp(0.0, net.config.cap) for part in parts]
+        answers = [part.unclipped.clamp(0.0, net.config.cap).unsqueeze(-1) for part in parts]
         scales = [net.error_scale(part.context, rul) for part, rul in zip(parts, answers, strict=True)]
 
     def joined(name: str) -> FloatArray:
@@ -110,7 +110,7 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     statistics = torch.cat([part.statistics.rows() for part in parts]).numpy()
     heads = joined("head_attention") if net.config.heads else None
     explained = [torch.cat(each).numpy() if each else None for each in (evidence, of_sensors)]
-    scale = torch.cat(scales).numpy()
+    scale = torch.cat(scales)[:, 0].numpy()
     return Read(unclipped, scale, context, attention, statistics, heads, *explained)
 
 
@@ -224,8 +224,10 @@ def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float
 
 def rescaled(read: Read, factors: FloatArray, *, cap: float) -> Read:
     """Multiply the scale by the factors of bands, as `RulNetwork.error_scale` does."""
-    factor = band_factor(torch.from_numpy(read.unclipped), torch.from_numpy(factors).float(), cap=cap)
-    return replace(read, scale=read.scale * factor.numpy())
+    factor = band_factor(
+        torch.from_numpy(read.unclipped)[:, None], torch.from_numpy(factors).float(), cap=cap
+    )
+    return replace(read, scale=read.scale * factor[:, 0].numpy())
 
 
 def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
@@ -236,9 +238,9 @@ def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
     """
     read = read_windows(net, windows)
     context, rul = (
-        torch.from_numpy(each) for each in (read.context, read.unclipped.clip(0.0, net.config.cap))
+        torch.from_numpy(each) for each in (read.context, read.unclipped[:, None].clip(0.0, net.config.cap))
     )
-    error = (torch.from_numpy(capped_rul(windows.rul, cap=net.config.cap)) - rul).abs()
+    error = (torch.from_numpy(capped_rul(windows.rul, cap=net.config.cap))[:, None] - rul).abs()
     optimizer = torch.optim.AdamW(net.scale.parameters(), lr=SCALE_RATE, weight_decay=SCALE_DECAY)
     for _ in range(SCALE_STEPS):
         scale = net.error_scale(context, rul)

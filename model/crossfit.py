@@ -174,7 +174,7 @@ def _life(fold: Fold, trajectory: Trajectory, every: int, most_missing: float) -
     read = read_windows(fold.net, windows)
     rul = np.clip(read.unclipped, 0.0, config.cap)
     with torch.no_grad():
-        answers = fold.net.distribution(torch.from_numpy(rul), torch.from_numpy(read.scale))
+        answers = fold.net.distribution(torch.from_numpy(rul)[:, None], torch.from_numpy(read.scale)[:, None])
     interval, failure = (each.numpy() for each in answers[:2])
     lower, upper = interval.T
     return Life(trajectory.unit, windows.last_cycle, windows.rul, rul, lower, upper, failure)

@@ -28,7 +28,6 @@ from model.layers import (
     spread_age,
 )
 from model.network import Estimate, Explanation, NetworkConfig, RulNetwork
-from model.novelty import Statistics
 from model.readout import Answer, Pools, ReadOut
 
 STEEPEST_SLOPE: Final = 0.4
@@ -138,16 +137,18 @@ class Flagship(RulNetwork):
         of_lag = weight * lag / LAG_CYCLES  # [B, H, T]
         window = self.window(lengths, last_cycle, pools)  # [B, 3 + F + H]
         x = torch.cat(((mixed * kept).flatten(1), of_lag.sum(-1), window), dim=-1)
-        answer = self.read_out(x, self.head)
-        contribution, explanation = self.explain(answer, window, pools, (values, of_lag), kept)
+        answer = self.read_out(x, self.head, unit=self.config.cap)
+        parts = (answer.value, answer.hidden, *self.explain(answer, window, pools, (values, of_lag), kept))
+        rul, hidden, of_cycle, of_reading, of_window = (each.to(readings.dtype) for each in parts)
+        searching = attention[:, 0]
         return Estimate(
-            (self.config.cap * answer.value).to(readings.dtype),
-            answer.hidden.to(readings.dtype).detach(),
-            attention[:, 0],
-            contribution,
-            Statistics.of(scaled, readings),
+            rul,
+            hidden.detach(),
+            searching,
+            of_cycle,
+            self.novelty.statistics(scaled, readings, lengths),
             attention,
-            explanation=explanation,
+            explanation=Explanation(of_reading, of_window, share_of_cycles(of_reading, searching)),
             penalty=self.penalty(score[:, 0], scaled.valid) if self.training else None,
         )
 
@@ -166,7 +167,7 @@ class Flagship(RulNetwork):
 
     def look(self, scaled: Scaled, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return lag and scores [B, 1, T], and the attention of each head [B, H, T]."""
-        lag = scaled.after.unsqueeze(1).clamp(min=0.0)  # [B, 1, T]
+        lag = scaled.after.unsqueeze(1)  # [B, 1, T], negative on padding
         h = self.convolution(scaled.z, scaled.valid, columns=self.get_buffer("is_sensor"))  # [B, T, C]
         r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
         score = self.score(torch.cat((r, h), dim=-1).flatten(0, 1)).view_as(lag)  # [B, 1, T]
@@ -215,29 +216,24 @@ class Flagship(RulNetwork):
 
     def explain(
         self, answer: Answer, window: Tensor, pools: Pools, cycles: tuple[Tensor, Tensor], kept: Tensor
-    ) -> tuple[Tensor, Explanation]:
-        """Divide the answer among cycles [B, T], readings, and the window."""
-        heads, columns, cap = self.config.heads, self.config.columns, self.config.cap
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Divide the answer among cycles [B, T], readings [B, T, F], and the window [B]."""
+        heads, columns = self.config.heads, self.config.columns
         values, of_lag = cycles
-        slope = cap * answer.slope  # [B, P]
-        of_pools, of_heads, of_window = slope.split(
+        of_pools, of_heads, of_window = answer.slope.split(
             [(heads + 1) * columns, heads, 3 + columns + heads], dim=-1
         )
         of_pools = of_pools.reshape(-1, heads + 1, columns) * kept * self.get_buffer("gain")
         of_reading = pools.shares(self.mix.double().T @ of_pools, values)  # [B, T, F]
         of_place = (of_heads.unsqueeze(-1) * of_lag).sum(1)  # [B, T]
         # 0 once the baseline is this network's own reference.
-        from_baseline = cap * answer.reference - self.get_buffer("baseline")
-        of_window = (of_window * window).sum(-1) + from_baseline  # [B]
-        evidence = share_of_cycles(of_reading, pools.rows[:, 0])
-        dtype = self.mix.dtype
-        explanation = Explanation(*(each.to(dtype) for each in (of_reading, of_window, evidence)))
-        return (of_reading.sum(-1) + of_place).to(dtype), explanation
+        from_baseline = answer.reference - self.get_buffer("baseline")
+        return of_reading.sum(-1) + of_place, of_reading, (of_window * window).sum(-1) + from_baseline
 
     def reference_rul(self, unclipped: Tensor) -> Tensor:  # noqa: ARG002
         """Answer for a window whose readings are all typical, []."""
         nothing = torch.zeros(1, self.read_out.first.in_features, dtype=torch.float64)
-        return (self.config.cap * self.read_out(nothing, self.head).reference).to(self.mix.dtype)
+        return self.read_out(nothing, self.head, unit=self.config.cap).reference.to(self.mix.dtype)
 
 
 def start_search(of_convolution: Tensor, of_cycle: Tensor) -> None:

@@ -133,22 +133,32 @@ def running_mean(x: Tensor, there: Tensor) -> Tensor:
     return x.cumsum(1) / there.to(x.dtype).cumsum(1).clamp(min=1.0)
 
 
-def features_of_change(z: Tensor, after: Tensor) -> Tensor:
-    """Compute mean, mean of the last ten cycles, and trend, [B, T, F] and `cycles_after` [B, T] -> [B, 3F].
+def change_weights(context: int) -> Tensor:
+    """Return the weights of `features_of_change` for windows of 0 to `context` cycles, [context + 1, 9, 1].
 
-    The trend is the slope of the fitted line, sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)), times the n cycles
-    it spans; 0 where n = 1.
+    A weight is (a + b * cycles after this one) / c; the rows are three a, three b, three c. The trend is the
+    slope of the fitted line, sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)), times its n cycles; 0 where n = 1.
     """
-    there = valid_cycles(after).unsqueeze(1).to(z.dtype)  # [B, 1, T]
+    n = torch.arange(context + 1.0).clamp(min=1.0)
+    one, none = torch.ones_like(n), torch.zeros_like(n)
+    level, slope = (one, one, 6.0 * (n - 1.0)), (none, none, -12.0 * one)
+    divisor = (n, n.clamp(max=RECENT_CYCLES), (n.square() - 1.0).clamp(min=1.0))
+    return torch.stack((*level, *slope, *divisor), dim=-1).unsqueeze(-1)
+
+
+def features_of_change(z: Tensor, after: Tensor, weights: Tensor) -> Tensor:
+    """Compute mean, mean of the last ten cycles, and trend, [B, T, F] -> [B, 3F].
+
+    `after` [B, T] is of `cycles_after`, `weights` [B, 9, 1] are those of each window's length.
+    """
+    there = valid_cycles(after).unsqueeze(1)  # [B, 1, T]
     after = after.unsqueeze(1)
-    steps = after[:, :, :1]  # [B, 1, 1], n - 1
-    count = steps + 1.0
-    mean = there / count
-    recent = torch.where(after < RECENT_CYCLES, there, 0.0) / count.clamp(max=float(RECENT_CYCLES))
-    trend = there * (steps / 2.0 - after) * 12.0 / (count.square() - 1.0).clamp(min=1.0)
+    level, slope, divisor = weights.to(z.dtype).split([3, 3, 3], dim=1)  # [B, 3, 1]
+    spans = torch.tensor([[torch.inf], [RECENT_CYCLES], [torch.inf]], dtype=z.dtype, device=z.device)
+    weight = torch.where(there & (after < spans), (level + slope * after) / divisor, 0.0)  # [B, 3, T]
     # Relative to the first cycle: sums of readings far from zero cost float32 half of its digits.
     first = z[:, :1]  # [B, 1, F]
-    change = torch.cat((mean, recent, trend), dim=1) @ (z - first)  # [B, 3, F]
+    change = weight @ (z - first)  # [B, 3, F]
     return (change + first * torch.tensor([[1.0], [1.0], [0.0]], dtype=z.dtype, device=z.device)).flatten(1)
 
 

@@ -153,26 +153,26 @@ class Distribution(nn.Module):
         self.register_buffer("bounds", torch.tensor(bounds, dtype=torch.float32), persistent=False)
 
     def forward(self, rul: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[B], [B] -> interval [B, 2], failure probability [B, K], health state [B, 3]."""
+        """[B, 1], [B, 1] -> interval [B, 2], failure probability [B, K], health state [B, 3]."""
         bounds, low, steep = self.tables(rul)
-        rul, scale = rul.unsqueeze(-1), scale.unsqueeze(-1)  # [B, 1]
         interval = (rul + scale * bounds).clamp(min=0.0)  # [B, 2]
         interval = torch.where(interval >= self.get_buffer("limits"), self.config.cap, interval)
         below = self.probability_below((self.get_buffer("bounds") - rul) / scale, low, steep)
         failed = below[:, :1]
         below = (below[:, 1:] - failed) / (1.0 - failed).clamp(min=LEAST_RUNNING)
-        horizons = len(self.config.horizons)
-        critical, degrading_or_worse = below[:, horizons : horizons + 1], below[:, horizons + 1 :]
-        health = torch.cat((1.0 - degrading_or_worse, degrading_or_worse - critical, critical), dim=-1)
-        return interval, below[:, :horizons], health
+        within, worse = below.split([len(self.config.horizons), 2], dim=-1)
+        # Critical or worse, degrading or worse -> healthy, degrading, critical.
+        to_states = torch.tensor([[0.0, -1.0, 1.0], [-1.0, 1.0, 0.0]])
+        health = torch.addmm(torch.tensor([1.0, 0.0, 0.0]), worse, to_states)
+        return interval, within, health
 
     def tables(self, rul: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Choose bounds [B, 2], quantiles [B, Q - 1] and one over their distances, for answers [B]."""
+        """Choose bounds [B, 2], quantiles [B, Q - 1] and one over their distances, for answers [B, 1]."""
         quantile = self.get_buffer("quantile")
         low, high = quantile[:, :-1], quantile[:, 1:]
         # Constants are joined before they are chosen, so the graph chooses once.
         table = torch.cat((self.get_buffer("interval"), low, 1.0 / (high - low)), dim=1)
-        at_cap = rul.unsqueeze(-1) >= NEAR_CAP * self.config.cap  # [B, 1]
+        at_cap = rul >= NEAR_CAP * self.config.cap
         table = torch.where(at_cap, table[1], table[0])
         bounds, low, steep = table.split([2, low.shape[1], low.shape[1]], dim=1)
         return bounds, low, steep
@@ -185,11 +185,12 @@ class Distribution(nn.Module):
 
 
 def band_factor(rul: Tensor, factors: Tensor, *, cap: float) -> Tensor:
-    """Choose the factor of answers [B] from those of the bands; linear between the middles of bands."""
+    """Choose the factor of answers [B, 1] from those of the bands; linear between the middles of bands."""
     edges = torch.tensor(BANDS) * cap
     middle = (edges[:-1] + edges[1:]) / 2
-    part = (rul.unsqueeze(-1) - middle[:-1]) / (middle[1:] - middle[:-1])  # [B, bands - 1]
-    return factors[0] + (part.clamp(0.0, 1.0) * (factors[1:] - factors[:-1])).sum(-1)
+    steep = 1.0 / (middle[1:] - middle[:-1])
+    part = torch.addmm(-middle[:-1] * steep, rul, steep[None]).clamp(0.0, 1.0)  # [B, bands - 1]
+    return torch.addmm(factors[0], part, (factors[1:] - factors[:-1])[:, None])
 
 
 class RulNetwork(nn.Module, ABC):
@@ -220,7 +221,7 @@ class RulNetwork(nn.Module, ABC):
         self.scale = nn.Sequential(nn.Linear(values, 16), nn.ReLU(), nn.Linear(16, 1))
         self.register_buffer("scale_factors", torch.ones(len(BANDS) - 1))  # By predicted RUL
         self.distribution = Distribution(config)
-        self.novelty = Novelty(config.columns)
+        self.novelty = Novelty(config.columns, context=config.context)
         self.register_buffer("baseline", torch.tensor(config.cap / 2))
         self.register_buffer("oldest", torch.tensor(1.0))
 
@@ -236,16 +237,16 @@ class RulNetwork(nn.Module, ABC):
         return unclipped.mean()
 
     def error_scale(self, context: Tensor, rul: Tensor) -> Tensor:
-        """Predict the width of the error of answers `rul` [B] in cycles, [B, D] -> [B]."""
-        scale = nn.functional.softplus(self.scale(context).squeeze(-1))
-        scale = self.config.cap / 10 * scale + SMALLEST_SCALE_CYCLES
+        """Predict the width of the error of answers `rul` [B, 1] in cycles, [B, D] -> [B, 1]."""
+        scale = self.config.cap / 10 * nn.functional.softplus(self.scale(context)) + SMALLEST_SCALE_CYCLES
         return scale * band_factor(rul, self.get_buffer("scale_factors"), cap=self.config.cap)
 
     def forward(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Answers:
         """Answer raw readings [B, T, F], lengths [B] and last cycle [B]."""
         estimate = self.estimate(readings, lengths, last_cycle)
         rul = estimate.unclipped.clamp(0.0, self.config.cap)
-        interval, failure, health = self.distribution(rul, self.error_scale(estimate.context, rul))
+        column = rul.unsqueeze(-1)
+        interval, failure, health = self.distribution(column, self.error_scale(estimate.context, column))
         return Answers(
             rul,
             interval,
@@ -287,7 +288,7 @@ class CycleNetwork(RulNetwork):
             context.detach(),
             attention,
             attention * (cycle_rul - baseline),
-            Statistics.of(scaled, readings),
+            self.novelty.statistics(scaled, readings, lengths),
             None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
             self.read_health(context),
             self_attention=heads,

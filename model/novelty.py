@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from model.domain import FloatArray, IntArray
-from model.layers import Scaled, features_of_change, set_buffer
+from model.layers import Scaled, change_weights, features_of_change, set_buffer
 
 QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.3
@@ -34,16 +34,6 @@ class Statistics(NamedTuple):
     seen: Tensor  # [B, F] number of observed readings
 
     @classmethod
-    def of(cls, scaled: Scaled, readings: Tensor) -> Statistics:
-        """Summarise scaled and raw readings [B, T, F]."""
-        z, observed = scaled.z, scaled.observed
-        both = observed[:, 1:] & observed[:, :-1]
-        repeated = both & (readings[:, 1:] == readings[:, :-1])
-        step = (z[:, 1:] - z[:, :-1]).abs() * both
-        counts = (each.to(z.dtype).sum(1) for each in (repeated, both, observed))
-        return cls(features_of_change(z, scaled.after), step.sum(1), *counts)
-
-    @classmethod
     def of_rows(cls, rows: Tensor) -> Statistics:
         """Split what `rows` joins, [B, 7F]."""
         f = rows.shape[1] // 7
@@ -57,8 +47,9 @@ class Statistics(NamedTuple):
 class Novelty(nn.Module):
     """Distances and their fitted statistics; 1 is the 99.5 % quantile of training windows."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, *, context: int) -> None:
         super().__init__()
+        self.register_buffer("change_weights", change_weights(context), persistent=False)
         features = 3 * columns
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("whiten", torch.eye(features))
@@ -71,32 +62,44 @@ class Novelty(nn.Module):
         self.register_buffer("usual_repeats", torch.zeros(columns))
         self.register_buffer("quantile", torch.ones(4))
 
+    def statistics(self, scaled: Scaled, readings: Tensor, lengths: Tensor) -> Statistics:
+        """Summarise scaled and raw readings [B, T, F] with lengths [B]."""
+        z, observed = scaled.z, scaled.observed
+        both = observed[:, 1:] & observed[:, :-1]
+        repeated = both & (readings[:, 1:] == readings[:, :-1])
+        step = (z[:, 1:] - z[:, :-1]).abs() * both
+        change = features_of_change(z, scaled.after, self.get_buffer("change_weights")[lengths])
+        counts = (each.to(z.dtype).sum(1) for each in (repeated, both, observed))
+        return Statistics(change, step.sum(1), *counts)
+
     def forward(self, statistics: Statistics, lengths: Tensor) -> Tensor:
         """Compute the novelty from statistics and lengths [B], [B]."""
-        return (self.distances(statistics, lengths) / self.get_buffer("quantile")).amax(-1)
+        usual = self.usual_distances() * self.get_buffer("quantile")
+        return (self._distances(statistics, lengths) / usual[lengths]).amax(-1)
 
-    def distances(self, statistics: Statistics, lengths: Tensor) -> Tensor:
-        """Compute the four distances without their quantiles, [B, 4]."""
+    def usual_distances(self) -> Tensor:
+        """Return the usual distances of windows of 0 to `context` cycles, [context + 1, 4].
+
+        Short windows vary more. It is a table, so that the graph looks it up.
+        """
+        n = torch.arange(len(self.get_buffer("change_weights"))).clamp(min=1)[:, None]
+        of_change = self.get_buffer("spread") + self.get_buffer("noise") / n
+        return torch.cat((of_change.sqrt(), torch.ones_like(of_change)), dim=-1)
+
+    def _distances(self, statistics: Statistics, lengths: Tensor) -> Tensor:
+        """Compute the four distances, [B, 4]."""
         change, steps, repeats, pairs, seen = statistics
         length = lengths[:, None].to(change.dtype)
         centred = change - self.get_buffer("mean")
+        joint = (centred @ self.get_buffer("whiten")).norm(dim=-1, keepdim=True)
         there = (seen / length).repeat(1, 3)  # a missing column does not count
-        off = ((centred @ self.get_buffer("alone")) * there).square().amax(-1, keepdim=True)
-        expected = self.get_buffer("spread") + self.get_buffer("noise") / length
-        joint = (centred @ self.get_buffer("whiten")).square().sum(-1, keepdim=True)
-        joint_and_alone = torch.cat((joint, off), dim=-1)
+        off = ((centred @ self.get_buffer("alone")) * there).abs()
         usual = self.get_buffer("usual_step")
         restless = (steps - usual * pairs) / (pairs.clamp(min=1.0).sqrt() * self.get_buffer("step_spread"))
         by_chance = self.get_buffer("usual_repeats") * pairs
         repeating = (repeats - by_chance) / (by_chance + 1.0).sqrt()
-        return torch.cat(
-            (
-                (joint_and_alone / expected).sqrt(),
-                restless.abs().amax(-1, keepdim=True),
-                repeating.amax(-1, keepdim=True),
-            ),
-            dim=-1,
-        )
+        largest = (each.amax(-1, keepdim=True) for each in (off, restless.abs(), repeating))
+        return torch.cat((joint, *largest), dim=-1)
 
     def fit(self, rows: FloatArray, lengths: IntArray) -> None:
         """Fit all buffers to `Statistics.rows` of the training windows, [W, 7F] and [W]."""
@@ -132,7 +135,8 @@ class Novelty(nn.Module):
 
     def _fit_quantiles(self, statistics: Statistics, lengths: IntArray) -> None:
         with torch.no_grad():
-            distances = self.distances(statistics, torch.from_numpy(lengths)).numpy()
+            n = torch.from_numpy(lengths)
+            distances = (self._distances(statistics, n) / self.usual_distances()[n]).numpy()
         each = np.maximum(np.quantile(distances, QUANTILE, axis=0), 1e-3)
         set_buffer(self, "quantile", each * np.quantile((distances / each).max(1), QUANTILE))
 

@@ -96,8 +96,12 @@ class ReadOut(nn.Module):
         self.first = nn.Linear(inputs, width)
         self.second = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, head: nn.Linear) -> Answer:
-        """Read inputs, float64 [B, P], with a head of one output."""
+    def forward(self, x: Tensor, head: nn.Linear, *, unit: float) -> Answer:
+        """Read inputs, float64 [B, P], with a head of one output in this `unit`.
+
+        Slopes are computed in float32, of the precision in which contributions are answered: at a batch of 1
+        the products in float64 wait for memory.
+        """
         first, second, last = (
             (layer.weight.double(), layer.bias.double()) for layer in (self.first, self.second, head)
         )
@@ -106,15 +110,17 @@ class ReadOut(nn.Module):
         y, y_reference = u.relu(), u_reference.relu()[None]
         v, v_reference = linear(y, *second), linear(y_reference, *second)  # [B, W], [1, W]
         hidden, hidden_reference = v.relu(), v_reference.relu()
-        slope = (secant(v, v_reference) * last[0][0]) @ second[0]  # [B, W]
-        slope = (slope * secant(u, u_reference)) @ first[0]  # [B, P]
-        return Answer(
-            linear(hidden, *last).squeeze(-1), linear(hidden_reference, *last).reshape(()), slope, hidden
-        )
+        # Both layers at once: few large operations are fast.
+        layers, references = torch.cat((u, v), dim=-1), torch.cat((u_reference[None], v_reference), dim=-1)
+        of_u, of_v = secant(layers, references).to(head.weight.dtype).split(v.shape[-1], dim=-1)
+        of_y = (of_v * (unit * head.weight)) @ self.second.weight  # [B, W]
+        slope = (of_y * of_u) @ self.first.weight  # [B, P]
+        value, reference = (unit * linear(each, *last).squeeze(-1) for each in (hidden, hidden_reference))
+        return Answer(value, reference.reshape(()), slope.to(x.dtype), hidden)
 
 
 def secant(u: Tensor, reference: Tensor) -> Tensor:
-    """Compute the slope of the ReLU between two inputs, [B, W] and [W] or [1, W] -> [B, W], 0..1.
+    """Compute the slope of the ReLU between two inputs, [B, W] and [1, W] -> [B, W], 0..1.
 
     (relu(u) - relu(r)) / (u - r) is 1 where both are positive, 0 where neither is, else the positive one over
     the distance: (relu(u) + relu(r)) / (|u| + |r|) in each case. Where they are equal it is the slope there.

@@ -86,7 +86,7 @@ def _answered(net: RulNetwork, windows: WindowSet) -> Answered:
     read, cap = read_windows(net, windows), net.config.cap
     rul = np.clip(read.unclipped, 0.0, cap)
     with torch.no_grad():
-        interval = net.distribution(torch.from_numpy(rul), torch.from_numpy(read.scale))[0]
+        interval = net.distribution(torch.from_numpy(rul)[:, None], torch.from_numpy(read.scale)[:, None])[0]
     lower, upper = interval.numpy().T
     return Answered(windows.rul, rul, lower, upper, windows.unit, windows.weight)
 

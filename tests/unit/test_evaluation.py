@@ -206,7 +206,7 @@ def test_below_the_interval_the_odds_of_failing_fall_as_from_the_answer_to_its_l
     distribution = fitted_distribution()
 
     below = distribution.probability_below(
-        times * distribution.interval[:1, :1], *distribution.tables(torch.zeros(1))[1:]
+        times * distribution.interval[:1, :1], *distribution.tables(torch.zeros(1, 1))[1:]
     )
 
     assert below.item() == pytest.approx(
@@ -218,7 +218,7 @@ def test_between_the_bounds_probabilities_are_shares_of_held_out_errors():
     distribution = fitted_distribution()
 
     below = distribution.probability_below(
-        torch.tensor([[-1.0, 0.0, 1.0]]), *distribution.tables(torch.zeros(1))[1:]
+        torch.tensor([[-1.0, 0.0, 1.0]]), *distribution.tables(torch.zeros(1, 1))[1:]
     )
 
     assert below[0].tolist() == pytest.approx([0.16, 0.5, 0.84], abs=0.03)  # of a normal distribution
@@ -226,7 +226,7 @@ def test_between_the_bounds_probabilities_are_shares_of_held_out_errors():
 
 def test_decisions_and_stated_probabilities_have_one_tail():
     distribution = fitted_distribution()
-    interval, failure, _ = distribution(torch.tensor([40.0]), torch.tensor([5.0]))
+    interval, failure, _ = distribution(torch.tensor([[40.0]]), torch.tensor([[5.0]]))
     lower, upper = interval[0].tolist()
     fleet = FleetLife([100.0, 150.0, 200.0])
 

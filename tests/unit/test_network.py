@@ -8,6 +8,7 @@ from model.layers import (
     RECENT_CYCLES,
     RaggedBiLstm,
     Standardise,
+    change_weights,
     cycle_age,
     cycles_after,
     features_of_change,
@@ -73,7 +74,7 @@ def test_the_rul_of_a_cycle_network_depends_on_a_cycle_through_its_attention_alo
 
 def test_the_gradient_of_the_scale_stops_at_the_attention_weighted_sum(net):
     estimate = net.estimate(*batch())
-    net.error_scale(estimate.context, estimate.unclipped.detach()).sum().backward()
+    net.error_scale(estimate.context, estimate.unclipped.detach()[:, None]).sum().backward()
 
     touched = {name.split(".")[0] for name, p in net.named_parameters() if p.grad is not None}
     assert touched == {"scale"}
@@ -148,7 +149,9 @@ def test_rounding_does_not_choose_between_centres_that_the_known_settings_cannot
 def test_features_of_change_agree_with_numpy(length):
     z = torch.randn(2, 25, 3, generator=torch.Generator().manual_seed(1))
 
-    mean, recent, trend = features_of_change(z, cycles_after(z, torch.full((2,), length))).chunk(3, dim=-1)
+    lengths = torch.full((2,), length)
+    change = features_of_change(z, cycles_after(z, lengths), change_weights(25)[lengths])
+    mean, recent, trend = change.chunk(3, dim=-1)
 
     x = z[:, :length].double().numpy()
     slope = np.stack([np.polyfit(np.arange(length), w, 1)[0] for w in x]) if length > 1 else np.zeros((2, 3))
@@ -162,9 +165,12 @@ def test_features_of_change_keep_their_digits_far_from_zero():
     z = 9.0 + torch.cat((0.0 * place, 0.001 * place, torch.sin(place)), dim=-1)  # float64 [1, T, 3]
     after = cycles_after(z, torch.tensor([100]))
 
-    change = features_of_change(z.float(), after.float()).double()
+    weights = change_weights(100)[[100]]
 
-    torch.testing.assert_close(change, features_of_change(z.float().double(), after), atol=1e-6, rtol=0)
+    change = features_of_change(z.float(), after.float(), weights).double()
+
+    expected = features_of_change(z.float().double(), after, weights)
+    torch.testing.assert_close(change, expected, atol=1e-6, rtol=0)
 
 
 def test_each_cycle_knows_its_own_number():
@@ -207,7 +213,7 @@ def test_a_ragged_lstm_reads_backwards_from_each_windows_own_end():
 def test_the_distribution_inverts_its_own_quantiles():
     distribution = Distribution(CONFIG)
 
-    _, low, steep = distribution.tables(torch.tensor([0.0, CONFIG.cap]))
+    _, low, steep = distribution.tables(torch.tensor([[0.0], [CONFIG.cap]]))
     below = distribution.probability_below(distribution.quantile, low, steep)
 
     torch.testing.assert_close(below, distribution.probability.repeat(2, 1))
@@ -218,7 +224,7 @@ def test_answers_at_the_cap_have_an_interval_and_a_table_of_their_own():
     distribution.interval[1] = torch.tensor([-4.0, 0.0])
     distribution.quantile[1] *= 2.0
 
-    interval, failure, _ = distribution(torch.tensor([97.0, 99.0]), torch.tensor([20.0, 20.0]))
+    interval, failure, _ = distribution(torch.tensor([[97.0], [99.0]]), torch.tensor([[20.0], [20.0]]))
 
     assert interval.tolist() == [[57.0, 100.0], [19.0, 100.0]]
     assert failure[0, 1] < 0.01 < failure[1, 1]
@@ -226,7 +232,7 @@ def test_answers_at_the_cap_have_an_interval_and_a_table_of_their_own():
 
 @pytest.mark.parametrize(("rul", "upper"), [(87.9, 97.9), (88.1, 100.0)])
 def test_an_upper_bound_near_the_cap_is_the_cap(rul, upper):
-    interval, _, _ = Distribution(CONFIG)(torch.tensor([rul]), torch.tensor([5.0]))
+    interval, _, _ = Distribution(CONFIG)(torch.tensor([[rul]]), torch.tensor([[5.0]]))
 
     assert interval[0].tolist() == pytest.approx([rul - 10.0, upper])
 
@@ -235,7 +241,7 @@ def test_a_unit_that_runs_has_not_failed_yet():
     """Half of this table's probability is below 0: it is no probability of failing soon."""
     distribution = Distribution(replace(CONFIG, horizons=(10, 30, 60)))
 
-    _, failure, health = distribution(torch.tensor([0.0, 0.0]), torch.tensor([20.0, 1e-6]))
+    _, failure, health = distribution(torch.tensor([[0.0], [0.0]]), torch.tensor([[20.0], [1e-6]]))
 
     below_0 = 0.5 - 0.5 / 120
     expected = [(0.5 + (horizon + 0.5) / 120 - below_0) / (1 - below_0) for horizon in (10, 30, 60)]
@@ -247,7 +253,7 @@ def test_a_unit_that_runs_has_not_failed_yet():
 def test_interval_probabilities_and_health_come_from_one_distribution():
     distribution = Distribution(CONFIG)
 
-    interval, failure, health = distribution(torch.tensor([30.0, 99.0]), torch.tensor([5.0, 5.0]))
+    interval, failure, health = distribution(torch.tensor([[30.0], [99.0]]), torch.tensor([[5.0], [5.0]]))
 
     assert interval.tolist() == [[20.0, 40.0], [89.0, 100.0]]
     # Within 30 cycles is below 30.5: half a cycle of the 30 of this table is above its median, 30.

@@ -268,7 +268,7 @@ def test_without_its_task_the_health_state_comes_from_the_distribution_of_the_ru
 
     with torch.no_grad():
         assert net.estimate(*windows).health is None
-        rul = net(*windows).rul
+        rul = net(*windows).rul[:, None]
         _, _, expected = net.distribution(rul, net.error_scale(net.estimate(*windows).context, rul))
 
     torch.testing.assert_close(answers(net, windows)["health_state"], expected)

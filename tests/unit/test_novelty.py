@@ -28,12 +28,13 @@ def statistics(readings, lengths=None):
     observed = valid_cycles(after).unsqueeze(-1) & ~torch.isnan(readings)
     z = torch.where(observed, readings, 0.0)
     z[:, :, 3] = torch.where(observed[:, :, 3], z[:, :, 3] - 7.0, 0.0)
-    return Statistics.of(Scaled(z, z, observed, after), readings), lengths
+    scaled = Scaled(z, z, observed, after)
+    return Novelty(COLUMNS, context=CYCLES).statistics(scaled, readings, lengths), lengths
 
 
 @pytest.fixture(scope="module")
 def novelty():
-    made = Novelty(COLUMNS)
+    made = Novelty(COLUMNS, context=CYCLES)
     found, lengths = statistics(windows(2000, seed=0))
     made.fit(found.rows().numpy(), lengths.numpy())
     return made
@@ -95,7 +96,7 @@ def test_a_window_of_one_cycle_has_no_habits(new):
 
 
 def test_short_windows_are_expected_to_scatter_more():
-    novelty = Novelty(1)
+    novelty = Novelty(1, context=60)
     novelty.noise[:] = 8.0
     found = Statistics.of_rows(torch.tensor([[3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]] * 2))
 
