@@ -54,8 +54,13 @@ def layer_weights(graph: onnx.ModelProto, tensors: Mapping[str, FloatArray]) -> 
 
 
 def _has_twin(name: str, tensors: Mapping[str, FloatArray]) -> bool:
-    turned = tensors[name].T.ravel()
+    turned = _scaled(tensors[name].T)
     return any(
-        other != name and twin.size == turned.size and np.allclose(twin.ravel(), turned)
+        other != name and twin.size == turned.size and np.allclose(_scaled(twin), turned)
         for other, twin in tensors.items()
     )
+
+
+def _scaled(weights: FloatArray) -> FloatArray:
+    """Divide by the largest: a twin may be the same weights times the cap."""
+    return weights.ravel() / np.abs(weights).max(initial=1e-30)

@@ -104,9 +104,11 @@ def test_the_baseline_is_the_answer_to_typical_readings(net):
     unclipped = torch.zeros(1)
     with torch.no_grad():
         net.baseline.copy_(net.reference_rul(unclipped))
-        everything = net.read_out(torch.zeros(1, net.read_out.first.in_features).double(), net.head)
+        everything = net.read_out(
+            torch.zeros(1, net.read_out.first.in_features).double(), net.head, unit=net.config.cap
+        )
 
-    torch.testing.assert_close(net.baseline, (net.config.cap * everything.value[0]).float())
+    torch.testing.assert_close(net.baseline, everything.value[0].float())
 
 
 def test_pools_are_means_and_the_trend_of_what_was_observed():
@@ -142,7 +144,7 @@ def test_a_read_out_divides_its_answer_among_its_inputs_exactly():
     x = 3.0 * torch.randn(20, 7, dtype=torch.float64)
     x[0] = 0.0
 
-    answer = read_out(x, head)
+    answer = read_out(x, head, unit=2.0)
 
     torch.testing.assert_close(answer.reference + (answer.slope * x).sum(-1), answer.value)
     torch.testing.assert_close(answer.value[0], answer.reference)
@@ -168,8 +170,8 @@ def test_gradients_of_pools_and_read_out_are_those_of_finite_differences():
         return pools.of_readings(z * observed), pools.shares(torch.ones(2, 4, 3).double(), z * observed)
 
     assert gradcheck(pooled, (score, z))
-    assert gradcheck(lambda x: read_out(x, head)[0], (x,))
-    assert gradcheck(lambda x: read_out(x, head).slope, (x,))
+    assert gradcheck(lambda x: read_out(x, head, unit=2.0).value, (x,))
+    assert gradcheck(lambda x: read_out(x, head, unit=2.0).slope, (x,))
     assert gradcheck(lambda z: share_of_cycles(z, torch.ones(2, 4).double() / 4), (z,))
 
 
