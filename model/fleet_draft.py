@@ -32,6 +32,8 @@ CYCLE_WORDS: Final = frozenset(
     {"cycle", "cycles", "time", "day", "hour", "week", "minute", "second", "step", "index", "age", "t", "run",
      "flight", "date", "datetime", "timestamp"}
 )  # fmt: skip
+PARTS_OF_TIMES: Final = {"hour": 24, "minute": 60, "second": 60}
+"""Columns of these names hold parts of a time of day where they start again, and this many at most."""
 SETTING_WORDS: Final = frozenset(
     {"setting", "speed", "load", "ambient", "altitude", "mach", "throttle", "command", "setpoint", "mode",
      "condition", "rpm", "demand", "force"}
@@ -211,6 +213,10 @@ def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[
         return "the answer: it counts down to the failure"
     there = [values[own][np.isfinite(values[own])] for own in rows]
     steps = np.concatenate([np.diff(each) for each in there])
+    if any(
+        np.isin(known, np.arange(PARTS_OF_TIMES[part])).all() for part in _words(source) & {*PARTS_OF_TIMES}
+    ):
+        return "part of a time of day"
     if _words(source) & CYCLE_WORDS and (steps >= 0).all():
         return _reason_against_time(steps, gaps=len(values) - len(known), units=len(rows))
     return ""

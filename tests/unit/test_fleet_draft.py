@@ -145,8 +145,12 @@ def test_a_column_that_some_files_lack_is_left_out(tmp_path):
             {"cycle": lambda n: n % 30 // 3}, None,
             ("cycle", "time that repeats, 3 rows each; for cycles keep one row of each, or their mean"),
         ),
+        ({"minute": lambda n: 10 * n % 60}, None, ("minute", "part of a time of day")),
     ],
-    ids=["a second column of time", "seconds since 1970", "missing numbers", "several rows a cycle"],
+    ids=[
+        "a second column of time", "seconds since 1970", "missing numbers", "several rows a cycle",
+        "part of a time of day",
+    ],
 )  # fmt: skip
 def test_a_column_of_time_that_numbers_no_cycles_is_left_out(tmp_path, times, cycle, left_out):
     table = [(1 + n // 30, *(time(n) for time in times.values()), n * 0.37 % 5) for n in range(90)]
