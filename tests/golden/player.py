@@ -191,10 +191,10 @@ def _fields(message: Any) -> dict[str, Any]:
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
     if fields.get("raw_output_contents"):
-        fields["raw_output_contents"] = [
-            np.frombuffer(raw, DTYPES[output.datatype]).tolist()
+        fields["raw_output_contents"] = {
+            output.name: np.frombuffer(raw, DTYPES[output.datatype]).tolist()
             for output, raw in zip(message.outputs, message.raw_output_contents, strict=True)
-        ]
+        }
     for prediction in fields.get("predictions", [fields.get("prediction", {})]):
         attention = prediction.get("attention", {})
         if attention.get("evidence") == []:  # a list has no presence: empty is left out, as in JSON
