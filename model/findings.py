@@ -33,6 +33,7 @@ MANY_RUNNING: Final = 0.2
 """Share of units that have not failed, from which those that failed may be unlike the others."""
 FEW_UNITS: Final = 20
 """Failed units below which errors and intervals have wide bounds."""
+FEWEST_FOLDS: Final = 2
 MOST_NAMED: Final = 3
 """Maximum number of units that a finding names."""
 MOST_SHOWN: Final = 5
@@ -182,10 +183,11 @@ def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Itera
             f"{facts.units}; the closest last value is {bound.nearest:g}",
         )
     elif folds is not None and facts.failed < folds:
+        advice = f"choose --folds {facts.failed}, or " if facts.failed >= FEWEST_FOLDS else ""
         yield Finding(
             "error",
             f"--folds {folds}: expected at least {folds} units with a known failure, got {facts.failed} "
-            f"(of {facts.units} units)",
+            f"(of {facts.units} units): {advice}train on more units",
         )
     elif facts.failed < FEW_UNITS:
         text = f"only {_count(facts.failed, 'unit')} with a known failure: expect wide bounds on every figure"
