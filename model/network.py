@@ -162,8 +162,8 @@ class Distribution(nn.Module):
         below = (below[:, 1:] - failed) / (1.0 - failed).clamp(min=LEAST_RUNNING)
         within, worse = below.split([len(self.config.horizons), 2], dim=-1)
         # Critical or worse, degrading or worse -> healthy, degrading, critical.
-        to_states = torch.tensor([[0.0, -1.0, 1.0], [-1.0, 1.0, 0.0]])
-        health = torch.addmm(torch.tensor([1.0, 0.0, 0.0]), worse, to_states)
+        to_states = torch.tensor([[0.0, -1.0, 1.0], [-1.0, 1.0, 0.0]], device=rul.device)
+        health = torch.addmm(torch.tensor([1.0, 0.0, 0.0], device=rul.device), worse, to_states)
         return interval, within, health
 
     def tables(self, rul: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,7 +186,7 @@ class Distribution(nn.Module):
 
 def band_factor(rul: Tensor, factors: Tensor, *, cap: float) -> Tensor:
     """Choose the factor of answers [B, 1] from those of the bands; linear between the middles of bands."""
-    edges = torch.tensor(BANDS) * cap
+    edges = torch.tensor(BANDS, device=rul.device) * cap
     middle = (edges[:-1] + edges[1:]) / 2
     steep = 1.0 / (middle[1:] - middle[:-1])
     part = torch.addmm(-middle[:-1] * steep, rul, steep[None]).clamp(0.0, 1.0)  # [B, bands - 1]
@@ -242,7 +242,7 @@ class RulNetwork(nn.Module, ABC):
         return scale * band_factor(rul, self.get_buffer("scale_factors"), cap=self.config.cap)
 
     def forward(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Answers:
-        """Answer raw readings [B, T, F], lengths [B] and last cycle [B]."""
+        """Answer raw readings [B, T, F], lengths [B] of at most the context, and last cycle [B]."""
         estimate = self.estimate(readings, lengths, last_cycle)
         rul = estimate.unclipped.clamp(0.0, self.config.cap)
         column = rul.unsqueeze(-1)

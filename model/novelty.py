@@ -82,8 +82,9 @@ class Novelty(nn.Module):
 
         Short windows vary more. It is a table, so that the graph looks it up.
         """
-        n = torch.arange(len(self.get_buffer("change_weights"))).clamp(min=1)[:, None]
-        of_change = self.get_buffer("spread") + self.get_buffer("noise") / n
+        noise = self.get_buffer("noise")
+        n = torch.arange(len(self.get_buffer("change_weights")), device=noise.device).clamp(min=1)[:, None]
+        of_change = self.get_buffer("spread") + noise / n
         return torch.cat((of_change.sqrt(), torch.ones_like(of_change)), dim=-1)
 
     def _distances(self, statistics: Statistics, lengths: Tensor) -> Tensor:

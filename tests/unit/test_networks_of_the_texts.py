@@ -15,7 +15,14 @@ from model.calibration import entropy_references, read_windows
 from model.dataset import split_fold
 from model.fleet import fleet_named
 from model.layers import cycles_after, valid_cycles
-from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
+from model.networks import (
+    NETWORKS,
+    InvalidOption,
+    build_network,
+    config_from_json,
+    fleet_for,
+    network_config,
+)
 from model.run import prepare
 from model.training import TrainConfig
 from tests.fleets import PUMPS, worn_pumps
@@ -261,6 +268,15 @@ def test_the_last_state_is_that_of_each_direction_and_its_head_reads_nothing_els
         assert estimate.attention[i].tolist() == [float(t == n - 1) for t in range(12)]
     torch.testing.assert_close(estimate.unclipped, net.config.cap * net.head(estimate.context).squeeze(-1))
     assert not hasattr(net, "score")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_answers_on_another_device(name):
+    net, windows = network(name).to("meta"), batch()
+
+    got = net(*(each.to("meta") for each in windows))
+
+    assert {each.device.type for each in got if each is not None} == {"meta"}
 
 
 def test_without_its_task_the_health_state_comes_from_the_distribution_of_the_rul():
