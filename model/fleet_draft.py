@@ -33,7 +33,7 @@ CYCLE_WORDS: Final = frozenset(
      "flight", "date", "datetime", "timestamp"}
 )  # fmt: skip
 PARTS_OF_TIMES: Final = {"hour": 24, "minute": 60, "second": 60}
-"""Columns of these names hold parts of a time of day where they start again, and this many at most."""
+"""Columns of these names hold parts of a time of day where they go on and start again at this number."""
 SETTING_WORDS: Final = frozenset(
     {"setting", "speed", "load", "ambient", "altitude", "mach", "throttle", "command", "setpoint", "mode",
      "condition", "rpm", "demand", "force"}
@@ -213,13 +213,15 @@ def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[
         return "the answer: it counts down to the failure"
     there = [values[own][np.isfinite(values[own])] for own in rows]
     steps = np.concatenate([np.diff(each) for each in there])
-    if any(
-        np.isin(known, np.arange(PARTS_OF_TIMES[part])).all() for part in _words(source) & {*PARTS_OF_TIMES}
-    ):
+    if any(_is_clock(known, steps, PARTS_OF_TIMES[part]) for part in PARTS_OF_TIMES.keys() & _words(source)):
         return "part of a time of day"
     if _words(source) & CYCLE_WORDS and (steps >= 0).all():
         return _reason_against_time(steps, gaps=len(values) - len(known), units=len(rows))
     return ""
+
+
+def _is_clock(known: FloatArray, steps: FloatArray, count: int) -> bool:
+    return bool(known.max() < count and steps.min(initial=0) < 0 and (steps % count < count / 2).all())
 
 
 def _reason_against_time(steps: FloatArray, *, gaps: int, units: int) -> str:

@@ -162,6 +162,14 @@ def test_a_column_of_time_that_numbers_no_cycles_is_left_out(tmp_path, times, cy
     assert draft.left_out == (left_out,)
 
 
+def test_whole_readings_below_sixty_under_the_name_of_a_time_stay_readings(tmp_path):
+    table = [(1 + n // 30, 1 + n % 30, n * n % 53) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "second_stage"))])
+
+    assert [column.name for column in draft.columns.values()] == ["second_stage"]
+
+
 def test_a_row_that_is_twice_does_not_hide_the_cycle(tmp_path):
     table = [(1 + n // 30, 1 + n % 30, n / 7, n * 0.37 % 5) for n in range(90)]
 
