@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from time import time
 from typing import Any, Final, Self
 
 from sqlalchemy import RowMapping, Select, Table, delete, func, insert, select, update
@@ -121,7 +122,8 @@ class Store(Database):
         ids = self._ids
         if any((row[0], row[-1]) not in ids for row in rows):
             self._register_versions()
-        latest = {row[:3]: row for row in ordered}
+        # Of two versions the later prediction is the unit's own, whichever RUL it has.
+        latest = {row[:3]: row for row in sorted(ordered, key=lambda row: (*row[:4], row[9]))}
         predictions = [
             (ids[row[0], row[-1]], row[1], *row[3:-3], row[-2], row[2], row[-3]) for row in ordered
         ]
@@ -144,15 +146,17 @@ class Store(Database):
         self.readings.purge(before)
         deleted, start = 0, 0
         while True:
-            chunk = select(PREDICTIONS.c.id).where(PREDICTIONS.c.id > start)
+            chunk = select(PREDICTIONS.c.id, PREDICTIONS.c.predicted_at).where(PREDICTIONS.c.id > start)
             chunk = chunk.order_by(PREDICTIONS.c.id).limit(PURGE_ROWS).subquery()
             with self.writing() as connection:
-                end = connection.scalar(select(func.max(chunk.c.id)))
+                ends = select(func.max(chunk.c.id), func.max(chunk.c.predicted_at))
+                end, newest = connection.execute(ends).one()
                 if end is None:
                     return deleted
                 old = PREDICTIONS.c.id.between(start, end) & (PREDICTIONS.c.predicted_at < before)
                 count = connection.execute(delete(PREDICTIONS).where(old)).rowcount
-            if not count:  # rows lie in order of arrival: the rest is younger
+            # Rows lie in order of arrival, so the rest is younger, unless a clock ran ahead.
+            if not count and newest <= time():
                 return deleted
             deleted, start = deleted + count, end
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import event, select, update
@@ -236,6 +237,26 @@ def test_a_purge_deletes_old_predictions_behind_those_that_were_made_again(store
     assert store.purge(2000.0) == 3
 
     assert [found["last_cycle"] for found in kept(store)] == [0, 1, 2]
+
+
+def test_predictions_of_a_clock_that_ran_ahead_keep_no_old_ones_behind_them(store, monkeypatch):
+    monkeypatch.setattr("service.store.store.PURGE_ROWS", 3)
+    store.write([row("ahead", cycle=cycle, at=1e11) for cycle in range(4)])
+    store.write([row("old", cycle=cycle, at=1000.0) for cycle in range(4)])
+
+    assert store.purge(2000.0) == 4
+
+    assert names(kept(store)) == ["ahead"] * 4
+
+
+def test_of_two_versions_predictions_in_one_write_the_fleet_shows_the_later(url):
+    both = Store.open(url, [FD001, replace(FD001, version="2")])
+    both.write([row(rul=100.0, at=1000.0, version="1"), row(rul=20.0, at=1001.0, version="2")])
+
+    (shown,) = both.fleet(FleetFilter(("fd001",)), limit=10)
+    both.close()
+
+    assert (shown["version"], shown["rul"]) == ("2", 20.0)
 
 
 def test_another_time_of_an_outcome_is_a_conflict(store):
