@@ -120,8 +120,9 @@ class UnitWindows:
         key, rules = UnitKey(tenant, model.name.name, unit), model.rules
         newest = await self._store.newest(key, rules.names, most=rules.context, until=until)
         windows = windows_of(newest, unit, rules, is_new=False)
-        name, (prediction,) = await self._predictor.answer(
-            model, windows, Explain.FULL, tenant=tenant, store=False
+        name, (prediction,) = await model.routed(
+            unit,
+            lambda asked: self._predictor.answer(asked, windows, Explain.FULL, tenant=tenant, store=False),
         )
         return UnitReply(name, prediction)
 

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from service import models as models_module
@@ -266,6 +267,19 @@ async def test_the_open_protocol_names_the_canary_unless_it_asks_for_a_version(s
     answers = [(await service.client.post(path, json=body)).json() for path in paths]
 
     assert [answer["model_version"] for answer in answers] == ["2", old]
+
+
+async def test_a_unit_of_the_canary_is_explained_by_the_canary(tmp_path, newer):
+    store = {"store": True, "store_url": SecretStr(f"sqlite:///{tmp_path}/rul.db")}
+    async with serving("fd001", keys_file=key_file(tmp_path, KEY), **store) as service:
+        await begun(service, newer, **WIDE)
+        names = service.parts.desk.predictor.models["fd001"].rules.names
+        body = {"columns": dict(zip(names, zip(*WINDOW.json()["readings"][-3:], strict=True), strict=True))}
+        appended = await service.client.post("/v1/units/7/cycles", json=body)
+        explained = await service.client.get("/v1/units/7/explanation")
+
+    versions = [answer.json()["model"]["version"] for answer in (appended, explained)]
+    assert versions == ["2", "2"]
 
 
 async def test_a_stream_stays_with_the_model_that_serves(service, newer):
