@@ -64,7 +64,7 @@ class WindowRules:
             (high + margin).astype(np.float32),
             manifest.degradation.life_quantiles[-1],
             (least.tolist(), most.tolist()),
-            manifest.context,
+            min(manifest.context, max_window_cycles),
             manifest.max_missing_fraction,
             max_window_cycles,
         )

@@ -140,10 +140,11 @@ class Readings:
             CycleConflict: a cycle has another reading.
             InvalidRequest: there is no next cycle.
         """
-        newest = _read(connection, _NEWEST, request.key, most=request.context, until=LARGEST_CYCLE)
+        context = min(request.context, self._most)
+        newest = _read(connection, _NEWEST, request.key, most=context, until=LARGEST_CYCLE)
         known = {**newest, **new}
         cycles = _numbered(request, max(known, default=0))
-        since = min(newest) if len(newest) == request.context else 0
+        since = min(newest) if len(newest) == context else 0
         if (first := min(cycles)) < since:
             known |= _read(connection, _BETWEEN, request.key, first=first, last=since - 1)
         fresh: dict[int, Stored] = {}
@@ -161,7 +162,7 @@ class Readings:
         if problems:
             raise CycleConflict(f"{problems[0].pointer}: {problems[0].detail}", listed(problems))
         known |= fresh
-        last = {cycle: known[cycle] for cycle in sorted(known)[-request.context :]}
+        last = {cycle: known[cycle] for cycle in sorted(known)[-context:]}
         return fresh, self._stretch(connection, last, request.columns)
 
     def _stretch(

@@ -33,7 +33,7 @@ class StreamWindow:
 
     def __init__(self, rules: WindowRules) -> None:
         self._rules: Final = rules
-        self._most: Final = min(rules.context, rules.max_cycles)
+        self._most: Final = rules.context
         self._readings: FloatArray = np.empty((0, len(rules.names)), np.float32)
         self.last_cycle = math.nan
 

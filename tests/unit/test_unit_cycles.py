@@ -435,6 +435,23 @@ async def test_an_explanation_is_that_of_the_window_at_a_cycle_and_is_not_stored
     assert (missing.status_code, missing.json()["detail"][:10]) == (404, "no reading")
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("limit", ["store_readings_per_unit", "max_window_cycles"])
+async def test_a_limit_below_the_context_gives_one_window_however_readings_were_grouped(
+    tmp_path, limit, at_once
+):
+    async with keeping(tmp_path, **{limit: 5}) as service:
+        if limit == "max_window_cycles" or not at_once:
+            answers = [await post(service, **reading(cycle)) for cycle in range(1, 13)]
+        else:
+            answers = [await post(service, readings=[reading(cycle) for cycle in range(1, 13)])]
+        explained = (await service.http.get("/v1/units/7/explanation")).json()["prediction"]
+        expected = await window_answer(service, range(8, 13))
+
+    assert explained["attention"]["cycles"] == [*range(8, 13)]
+    assert answers[-1].json()["prediction"]["rul"] == explained["rul"] == expected["rul"]
+
+
 @pytest.mark.parametrize("again", ["its explanation", "a repeated reading"])
 async def test_an_answer_to_stored_readings_alone_counts_in_no_metric_of_answers(service, again):
     await post(service, cycles=[1, 2, 3], columns=columns([1, 2, 3]))
