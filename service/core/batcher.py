@@ -133,7 +133,8 @@ class MicroBatcher:
             return await caller.future
         except asyncio.CancelledError:
             self._withdraw(caller)
-            self.observer.cancelled(caller.missing)
+            if not windows.is_probe:
+                self.observer.cancelled(caller.missing)
             raise
         finally:
             if trace is not None:

@@ -53,7 +53,8 @@ class Exchange:
     Attributes:
         request_id: The id that the caller, the log and every error give it.
         code: The code label that it is counted with.
-        seconds: How long it took, once it has ended.
+        start: When it was fully received, in seconds of `perf_counter`; before, when it began.
+        seconds: How long it took from `start`, once it has ended.
         error: What went wrong.
         caller: What its API key allows.
         gone: True where the caller has left: nobody waits for an answer.
@@ -63,8 +64,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_admitted", "_desk", "_lane", "_route", "_size", "_start", "_token", "_trace", "_transport",
-        "caller", "code", "error", "gone", "request_id", "seconds", "stages", "windows",
+        "_admitted", "_desk", "_lane", "_route", "_size", "_token", "_trace", "_transport",
+        "caller", "code", "error", "gone", "request_id", "seconds", "stages", "start", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +100,7 @@ class Exchange:
         self._token = logs.request_id.set(self.request_id)
         if self._trace is not None:
             self._trace.begin(self.request_id)
-        self._start = perf_counter()
+        self.start = perf_counter()
         if self._route is Route.GRPC_STREAM:
             self._desk.metrics.open_streams += 1
         else:
@@ -143,7 +144,7 @@ class Exchange:
             self._release()
         if error is not None:
             self._fail(error)
-        self.seconds = perf_counter() - self._start
+        self.seconds = perf_counter() - self.start
         if self._route is Route.GRPC_STREAM:
             desk.metrics.open_streams -= 1
         else:

@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -197,6 +197,7 @@ async def exchanged(
             if (raw := await anext(messages, None)) is None:
                 raise MalformedBody("the request has no message")
             waiting.reading_seconds = None
+            exchange.start = perf_counter()
             if waiting.is_late:
                 waiting.start()
             if needs_model:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Coroutine, Mapping
-from functools import partial
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -98,7 +97,7 @@ class GrpcOverAsgi:
     """An ASGI application that calls methods, by their paths.
 
     Args:
-        methods: The methods.
+        methods: The methods, and what refuses a path that is none.
         max_message_bytes: A larger request message is answered RESOURCE_EXHAUSTED.
         intake: The budget and the deadline of messages that come in parts.
     """
@@ -125,8 +124,7 @@ class GrpcOverAsgi:
         call, body = Call(scope, receive, send), b""
         try:
             call.check(scope)
-            method = self._methods.get(scope["path"]) or partial(_missing, scope["path"])
-            reply = await method(messages, call)
+            reply = await self._methods[scope["path"]](messages, call)
             body = b"" if reply is None else framed(reply)
             trailers = [OK, *_pairs(call.trailing)]
         except Disconnected:
@@ -137,10 +135,6 @@ class GrpcOverAsgi:
             await send(START)
         await send({"type": "http.response.body", "body": body, "more_body": False})
         await send({"type": "http.response.trailers", "headers": trailers, "more_trailers": False})
-
-
-async def _missing(path: str, _messages: object, _call: object) -> None:
-    raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {path}")
 
 
 def _speaks_grpc(scope: Scope) -> bool:

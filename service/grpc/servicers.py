@@ -21,16 +21,15 @@ from msgspec.structs import replace
 from service.core.predictor import LoadedModel
 from service.core.queries import Explain
 from service.core.turns import LARGE_BYTES
-from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import KeyScope
-from service.errors import TooLarge
-from service.grpc.call import Context, Method, caller_of, exchanged, failure, foreign, parsed
+from service.errors import TooLarge, UnknownRoute
+from service.grpc.call import Context, Method, caller_of, exchanged, failure, finish, foreign, parsed
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.predict import costs_of, explain_of, fill, model_reference, predict, stored
 from service.grpc.streams import predict_stream
-from service.labels import Route, Stage
+from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
 from service.units import given_rows
 
@@ -38,7 +37,19 @@ SERVICE: Final = "rul.v1.RulService"
 SERVICES: Final = (SERVICE, INFERENCE_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
 
 
-def methods_of(desk: Desk, answered: Health) -> dict[str, Method]:
+class Methods(dict[str, Method]):
+    """Methods by their paths; a path that is none is refused, counted and logged as other requests are."""
+
+    def __init__(self, desk: Desk, methods: Mapping[str, Method]) -> None:
+        super().__init__(methods)
+        self._desk: Final = desk
+
+    def __missing__(self, path: str) -> Method:
+        """Return what refuses the path."""
+        return partial(_unknown, self._desk, path)
+
+
+def methods_of(desk: Desk, answered: Health) -> Methods:
     """All methods, by their paths; health and reflection too.
 
     Decoding messages is part of answering: one that cannot be read is refused, counted and logged
@@ -50,7 +61,7 @@ def methods_of(desk: Desk, answered: Health) -> dict[str, Method]:
     ) -> Method:
         return partial(exchanged, desk, route, partial(answer, desk), scope=scope, needs_model=needs_model)
 
-    described = Reflection(credentials=desk.credentials, idle_seconds=desk.intake.seconds)
+    described = Reflection(desk)
     services: dict[str, Mapping[str, Method]] = {
         SERVICE: {
             "Predict": unary(Route.GRPC_PREDICT, predict, KeyScope.PREDICT, needs_model=True),
@@ -63,19 +74,20 @@ def methods_of(desk: Desk, answered: Health) -> dict[str, Method]:
         health.SERVICE_NAME: {"Check": answered.check, "Watch": answered.watch},
         reflection.SERVICE_NAME: {"ServerReflectionInfo": described.info},
     }
-    return {f"/{service}/{name}": m for service, methods in services.items() for name, m in methods.items()}
+    paths = {f"/{service}/{name}": m for service, methods in services.items() for name, m in methods.items()}
+    return Methods(desk, paths)
 
 
 class Handlers(grpc.GenericRpcHandler):
     """The same methods on `grpc.aio`."""
 
-    def __init__(self, methods: Mapping[str, Method]) -> None:
+    def __init__(self, methods: Methods) -> None:
         self._methods: Final = methods
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 grpc's
-        """Return the handler of a call; None: there is no such method."""
-        method = self._methods.get(handler_call_details.method)
-        return method and grpc.stream_stream_rpc_method_handler(partial(_call, method))
+        """Return the handler of a call."""
+        method = self._methods[handler_call_details.method]
+        return grpc.stream_stream_rpc_method_handler(partial(_call, method))
 
 
 async def _call(method: Method, messages: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401 grpc's
@@ -92,15 +104,16 @@ async def _call(method: Method, messages: AsyncIterator[bytes], context: Any) ->
 class Reflection:
     """The descriptions of our messages, for a caller with a key; a silent stream ends soon."""
 
-    def __init__(self, *, credentials: Credentials, idle_seconds: float) -> None:
+    def __init__(self, desk: Desk) -> None:
         self._described: Final[Any] = reflection.aio.ReflectionServicer(SERVICES)
-        self._credentials: Final = credentials
-        self._idle_seconds: Final = idle_seconds
+        self._desk: Final = desk
 
     async def info(self, messages: AsyncIterator[bytes], context: Context) -> None:
         """Answer each request of a stream, as long as the key is valid."""
         metadata = dict(context.invocation_metadata())
-        caller_of(self._credentials, KeyScope.PAGES, metadata)
+        with _other(self._desk, metadata) as exchange:
+            caller_of(self._desk.credentials, KeyScope.PAGES, metadata)
+        finish(exchange, context)
         requests = self._in_time(messages, metadata)
         async for reply in self._described.ServerReflectionInfo(requests, context):
             await context.write(reply.SerializeToString())
@@ -108,12 +121,22 @@ class Reflection:
     async def _in_time(self, messages: AsyncIterator[bytes], metadata: dict[str, Any]) -> AsyncIterator[Any]:
         try:
             while True:
-                async with asyncio.timeout(self._idle_seconds):
+                async with asyncio.timeout(self._desk.intake.seconds):
                     raw = await anext(messages)
-                caller_of(self._credentials, KeyScope.PAGES, metadata)
+                caller_of(self._desk.credentials, KeyScope.PAGES, metadata)
                 yield foreign(reflection_pb2.ServerReflectionRequest, raw)
         except (StopAsyncIteration, TimeoutError):
             return
+
+
+def _other(desk: Desk, metadata: dict[str, Any]) -> Exchange:
+    return Exchange(desk, Transport.GRPC, Route.OTHER, metadata.get("x-request-id"), metadata)
+
+
+async def _unknown(desk: Desk, path: str, _messages: AsyncIterator[bytes], context: Context) -> None:
+    with _other(desk, dict(context.invocation_metadata())) as exchange:
+        raise UnknownRoute(f"there is no method {path}")
+    finish(exchange, context)
 
 
 async def _append(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -212,6 +213,7 @@ class Shell:
                 if reads:
                     body = await _body(desk, endpoint, headers, receive)
                     limit.reading_seconds = None
+                    exchange.start = perf_counter()
                     if limit.is_late:
                         limit.start()
                 if endpoint.needs_model:

@@ -88,7 +88,7 @@ HISTOGRAMS: Final = {
     ),
 }
 COUNTERS: Final = {
-    CANCELLED: "Windows whose caller left, or whose deadline passed, before their answer.",
+    CANCELLED: "Windows whose caller left, or whose deadline passed, before a batch answered them.",
     STATE: "Answers by state.",
     OUT_OF_BAND: "Windows whose attention entropy is outside the reference band of their length; low: "
     "collapsed, high: uniform.",

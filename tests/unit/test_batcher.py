@@ -10,6 +10,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -385,6 +386,16 @@ def test_a_cancelled_caller_does_not_delay_the_rest_of_its_batch(busy):
     assert ruls(before.result()) == [1.0]
     assert ruls(after.result()) == [3.0]
     assert busy.batcher.healthy
+
+
+def test_probes_of_an_explanation_that_nobody_waits_for_are_no_cancelled_windows(busy):
+    leaver = busy.ask(msgspec.structs.replace(make_windows(1.0, 2.0), is_probe=True))
+    busy.settle()
+
+    leaver.cancel()
+    busy.settle()
+
+    assert busy.observer.cancelled_windows == 0
 
 
 def test_windows_of_a_caller_that_left_never_reach_a_batch_and_are_counted(busy):

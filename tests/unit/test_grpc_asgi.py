@@ -159,10 +159,6 @@ async def test_a_method_may_read_several_messages_and_answer_with_one(app):
     assert answer.messages == [b"ab"]
 
 
-async def test_what_is_not_served_is_unimplemented(app):
-    assert (await ask(app, "Nothing", framed(b""))).code is grpc.StatusCode.UNIMPLEMENTED
-
-
 async def test_a_servicer_that_breaks_ends_its_call_as_our_fault_and_shows_nothing(app):
     answer = await ask(app, "Breaks", framed(b""))
 

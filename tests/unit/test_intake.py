@@ -4,8 +4,11 @@ import asyncio
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
+from service.edge import exchange
 from service.grpc import health
+from service.http import shell
 from tests.in_process import PREDICT, ask_grpc, framed, in_process, until
 
 STREAM = "/rul.v1.RulService/PredictStream"
@@ -99,6 +102,43 @@ async def test_a_body_without_a_key_is_not_read(path):
 
         assert answer.status_code == 401
         assert body.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        (REFLECTION, grpc.StatusCode.UNAUTHENTICATED),
+        ("/rul.v1.RulService/Nope", grpc.StatusCode.UNIMPLEMENTED),
+    ],
+    ids=["reflection without a key", "an unknown method"],
+)
+async def test_a_refusal_of_any_method_is_counted_and_logged_once(method, code):
+    async with in_process(keys=["a-key"]) as service:
+        with capture_logs() as said:
+            answer = await ask_grpc(service.grpc, method, framed(b""))
+
+        assert answer.code is code
+        labels = {"protocol": "grpc", "route": "other", "code": code.name}
+        assert service.value("rul_requests_total", **labels) == 1
+        assert [line["event"] for line in said] == ["request refused"]
+
+
+async def test_the_time_in_which_a_body_arrives_is_not_the_services(monkeypatch):
+    now = [0.0]
+    for module in (exchange, shell):
+        monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+
+    async def body():
+        yield b"{"
+        now[0] = 1.0
+        yield b"}"
+
+    async with in_process() as service:
+        await service.http.post("/v1/predict", content=body(), headers=TYPE)
+
+        labels = {"protocol": "http", "route": "/v1/predict"}
+        assert service.value("rul_request_duration_seconds_count", **labels) == 1
+        assert service.value("rul_request_duration_seconds_sum", **labels) == 0
 
 
 async def test_a_silent_reflection_stream_ends():
