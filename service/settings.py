@@ -215,7 +215,7 @@ class Settings(BaseSettings):
     """Maximum predictions in a worker that wait to be stored; more are dropped and counted. Too high: memory
     grows by 400 bytes each while the database is away. Too low: bursts are dropped."""
     store_readings_per_unit: PositiveInt = 10_000
-    """Maximum readings of a unit to keep, the newest ones. Too high: the database grows, by some 130 bytes
+    """Maximum readings of a unit to keep, the newest ones. Too high: the database grows, by some 120 bytes
     per reading of 17 columns. Too low: histories are short; below the model's context, windows too."""
     costs: str = ""
     """Costs of a planned stop and of a failure, MODEL=PLANNED:FAILURE or PLANNED:FAILURE for all models,
@@ -251,6 +251,13 @@ class Settings(BaseSettings):
             if HOST_NAME.fullmatch(name) is None:
                 raise ValueError(f"expected host names without scheme and port, as rul.example, got {name!r}")
         return ",".join(names)
+
+    @field_validator("api_keys")
+    @classmethod
+    def _check_api_keys(cls, value: SecretStr) -> SecretStr:
+        if not all(key.isascii() and key.isprintable() for key in parts(value.get_secret_value())):
+            raise ValueError("expected keys of printable ASCII characters, as headers carry")
+        return value
 
     @field_validator("costs")
     @classmethod

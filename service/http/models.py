@@ -21,6 +21,8 @@ from service.labels import Route
 
 LARGEST_SEED: Final = 999_999_999
 SEED: Final = {"type": "integer", "minimum": 0, "maximum": LARGEST_SEED}
+Folder = Annotated[str, msgspec.Meta(max_length=4096)]
+"""As long as a path of Linux may be."""
 Changer = Callable[[Change], Awaitable[Changed]]
 
 
@@ -79,13 +81,13 @@ class ModelsBody(msgspec.Struct, frozen=True):
 class BundleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bundle to load: the name of a shipped one, or a folder on the service's machine."""
 
-    bundle: str
+    bundle: Folder
 
 
 class ShadowBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bundle to ask beside a model, and the share of requests after which it is asked."""
 
-    bundle: str
+    bundle: Folder
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
 
 
@@ -97,7 +99,7 @@ class CanaryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     distribution to it alone. `windows`: least windows from which these two are judged.
     """
 
-    bundle: str
+    bundle: Folder
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
     failed: Annotated[int, msgspec.Meta(ge=0)] = Bounds().failed
     difference: Annotated[float, msgspec.Meta(gt=0)] = Bounds().difference

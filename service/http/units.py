@@ -290,6 +290,11 @@ def _token(row: FleetRow) -> str:
 
 def _place(token: str) -> Place:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Place)
+        place = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Place)
     except (binascii.Error, msgspec.DecodeError, ValueError):
-        raise wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}") from None
+        place = None
+    if place is None or any(
+        isinstance(each, str) and "\0" in each for each in place
+    ):  # PostgreSQL refuses NUL
+        raise wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}")
+    return place

@@ -449,11 +449,12 @@ async def test_a_swap_ends_a_shadow_and_a_shadow_reads_what_the_model_reads(serv
         await service.change("POST", "/fd001/shadow", "fd002"),
         await service.change("POST", "/fd001/shadow", newer.path, share=0),
         await service.change("POST", "/fd001/shadow", newer.path, share=2),
+        await service.change("POST", "/fd001", "x" * 5_000),
     ]
     await service.change("POST", "/fd001/shadow", newer.path, share=1)
 
     await service.change("POST", "/fd001", newer.path)
 
-    assert [answer.status_code for answer in refused] == [422, 400, 400]
+    assert [answer.status_code for answer in refused] == [422, 400, 400, 400]
     assert (await service.change("DELETE", "/fd001/shadow")).status_code == 409
     assert await service.version() == "2"

@@ -62,6 +62,7 @@ NO_HOSTS = ["plant.example:3000", "http://plant.example", "[::1]", "*.example", 
             ("RUL_ALLOWED_HOSTS", f"rul.plant,{name}", f".*without scheme and port.*{re.escape(name)}")
             for name in NO_HOSTS
         ],
+        ("RUL_API_KEYS", "good,schl\u00fcssel", ".*printable ASCII"),
         *[("RUL_COSTS", costs, "") for costs in ("fd001", "fd001=10", "fd001=10:1", "=1:")],
     ],
 )

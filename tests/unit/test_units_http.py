@@ -316,7 +316,7 @@ async def test_a_unit_whose_stored_outcome_has_an_impossible_time_is_shown_witho
     [
         ("/v1/units?limit=0", "/limit"), ("/v1/units?limit=1001", "/limit"), ("/v1/units?limit=x", "/limit"),
         ("/v1/units?state=ill", "/state"), ("/v1/units?after=%25", "/after"),
-        ("/v1/units?after=WzFd", "/after"),
+        ("/v1/units?after=WzFd", "/after"), ("/v1/units?after=WzEsImZkMDAxIiwiYVx1MDAwMGIiXQ", "/after"),
         ("/v1/units?sate=critical", "/sate"), ("/v1/units/17?before=-1", "/before"),
         ("/v1/units/17/explanation?cycle=-1", "/cycle"), ("/v1/units/17/explanation?cycle=1_0", "/cycle"),
         ("/v1/units/17?limit=99999999999", "/limit"), ("/v1/units/17?limit=%D9%A3", "/limit"),
