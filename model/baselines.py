@@ -33,17 +33,19 @@ Learner = Callable[[WindowSet, Standardise, float], Answer]
 
 
 def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArray:
-    """Summarise each window, [W, 8F + 2].
+    """Summarise each window, [W, 8F + S + 2].
 
     For each scaled column: last reading, mean, mean of the last ten, trend, standard deviation,
-    minimum, maximum, mean of the first ten. Then the window's length and the unit's age.
+    minimum, maximum, mean of the first ten. Then the mean of each setting, scaled over all regimes as for a
+    network that reads settings, the window's length and the unit's age.
     """
     parts: list[FloatArray] = []
     weights = change_weights(windows.readings.shape[1])
     with torch.no_grad():
         for part in windows.batches(AT_ONCE):
             lengths = torch.from_numpy(part.lengths)
-            scaled = standardise(torch.from_numpy(part.readings), lengths)
+            readings = torch.from_numpy(part.readings)
+            scaled = standardise(readings, lengths)
             z, there = scaled.z, scaled.valid.unsqueeze(-1)  # [B, T, F], [B, T, 1]
             count = lengths.unsqueeze(-1).to(z.dtype)
             z = z.masked_fill(~there, 0.0)
@@ -52,6 +54,7 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
             deviation = ((z - mean.unsqueeze(1)).square() * there).sum(1).div(count).sqrt()
             least, most = (z.masked_fill(~there, edge) for edge in (torch.inf, -torch.inf))
             first = z[:, :10].sum(1) / count.clamp(max=10.0)
+            settings = standardise.scaled_settings(readings, scaled.observed).sum(1) / count  # [B, S]
             age = torch.from_numpy(part.last_cycle).unsqueeze(-1)
             columns = (
                 last,
@@ -60,6 +63,7 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
                 least.amin(1),
                 most.amax(1),
                 first,
+                settings,
                 count,
                 age,
             )

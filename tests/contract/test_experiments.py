@@ -55,7 +55,7 @@ def test_statistics_of_a_window_do_not_see_its_padding(parts, standardise):
 
     found = window_statistics(windows, standardise)
 
-    assert found.shape == (len(windows), 8 * len(FLEET.schema) + 2)
+    assert found.shape == (len(windows), 8 * len(FLEET.schema) + 2 + len(FLEET.schema.indices("setting")))
     assert np.isfinite(found).all()
     np.testing.assert_allclose(window_statistics(other, standardise), found, atol=1e-6)
 
