@@ -45,7 +45,7 @@ LAGS: Final = Buckets(
 )
 NOVELTY: Final = Buckets(
     (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0),
-    '1 is the 99.5 % quantile of calibration data, 2 the limit of "out of distribution".',
+    '1 is the 99.5 % quantile of the training windows, 2 the limit of "out of distribution".',
 )
 FRACTIONS: Final = Buckets(
     (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0),
