@@ -39,13 +39,27 @@ def renderings(tmp_path_factory) -> dict[str, list[Document]]:
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory) -> dict[str, Document]:
     """The data of the Secrets that the commands of the page make, by name."""
-    (block,) = (text for text in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "create secret" in text)
+    (block,) = (
+        text for text in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "create namespace" in text
+    )
     kubectl = (
         f'kubectl() {{ [ $3 != create ] || {program("kubectl")} "$@" --dry-run=client -o yaml; echo ---; }}'
     )
     text = f'{kubectl}\nrul() {{ {RUL} "$@"; }}\n{block}'
     made = yaml.safe_load_all(output_of("bash", "-euc", text, cwd=tmp_path_factory.mktemp("keys")))
     return {one["metadata"]["name"]: one["data"] for one in made if one}
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory) -> list[Document]:
+    """What the commands of the page apply for the Prometheus Operator."""
+    (block,) = (
+        text for text in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "PrometheusRule" in text
+    )
+    out = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    kubectl = f'kubectl() {{ if [ "$3" = apply ]; then cat; echo ---; fi >> {out}; }}'
+    output_of("bash", "-euc", f"{kubectl}\n{block}", cwd=ROOT)
+    return [one for one in yaml.safe_load_all(out.read_text("utf-8")) if one]
 
 
 @pytest.fixture
@@ -235,6 +249,15 @@ def test_cores_are_limited_to_what_is_requested(container):
     assert resources["limits"]["memory"] == resources["requests"]["memory"]
 
 
+def test_the_commands_of_the_page_load_every_rule(rules):
+    files = {f"rulserve-{path.stem}": path for path in (ROOT / "observability" / "rules").glob("*.yml")}
+
+    assert {one["metadata"]["name"]: one["spec"] for one in rules} == {
+        name: yaml.safe_load(path.read_text("utf-8")) for name, path in files.items()
+    }
+    assert {one["kind"] for one in rules} == {"PrometheusRule"}
+
+
 @every_deployment
 def test_a_rollout_ends_no_pod_before_its_successor_is_ready(documents):
     strategy = named(documents, "Deployment", "rulserve")["spec"]["strategy"]
@@ -332,7 +355,8 @@ def test_replicas_store_nothing_unless_they_share_a_database(documents, containe
     }
 
     assert settings.store is bool(addresses)
-    assert ports == ({53, 5432} if addresses else set())
+    assert (5432 in ports) is bool(addresses)
+    assert ports <= {53, 4318, 5432}
 
 
 @pytest.mark.parametrize("name", ["kserve"])
