@@ -183,7 +183,7 @@ up: ## service, Prometheus and Grafana in containers
 	docker compose up --build --detach --wait
 
 down: ## stop them
-	docker compose down
+	docker compose --profile '*' down
 
 .PHONY: clean
 clean: ## delete the environments and all results
