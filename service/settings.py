@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     """Maximum time to answer a request, in seconds; beyond it the request gets 504. Too high: abandoned
     requests hold places in the queue. Too low: bursts fail that could have been answered."""
     max_streams: PositiveInt = 10_000
-    """Maximum open streams in a worker; beyond it a stream gets RESOURCE_EXHAUSTED. Each stream takes some 50
+    """Maximum open streams in a worker; beyond it a stream gets RESOURCE_EXHAUSTED. Each stream takes some 30
     kB. Too high: idle streams exhaust memory. Too low: units are refused."""
     stream_idle_seconds: float = Field(default=600.0, gt=0, le=DAY_SECONDS)
     """Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too high: streams of
