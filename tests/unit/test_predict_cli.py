@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,21 +121,6 @@ def test_wrong_usage_ends_with_2_and_says_what_was_expected(command, words):
 
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.stderr.split())
-
-
-def test_the_command_costs_nothing_until_it_runs():
-    heavy = ["pyarrow", "httpx", "aiohttp", "grpc.aio", "onnxruntime", "torch"]
-    code = f"import sys, service.cli; print([name for name in {heavy} if name in sys.modules])"
-
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
