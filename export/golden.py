@@ -15,23 +15,9 @@ import numpy as np
 
 from export.arrays import check_layout, one_line, read_arrays
 from export.bundle import InvalidBundle, Manifest
-from export.outputs import AXES, INPUTS, in_cycles, output_names, tolerance_of
+from export.outputs import AXES, INPUTS, TOLERANCE, in_cycles, output_names, tolerance_of
 from model.domain import HEALTH_STATES, FloatArray, IntArray
 
-TOLERANCE: Final = {
-    "rul": 1e-3,  # cycles
-    "rul_interval": 1e-2,  # cycles; a learned scale times a quantile widens the difference
-    "failure_probability": 1e-3,
-    "health_state": 1e-3,
-    "attention": 1e-4,
-    "contribution": 1e-3,  # cycles
-    "head_attention": 1e-4,
-    "novelty": 1e-3,
-    "sensor_contribution": 1e-3,  # cycles
-    "window_contribution": 1e-3,  # cycles
-    "evidence": 1e-4,
-}
-"""Maximum difference between this machine's answer and the exporter's; see `tolerance_of`."""
 ROUNDING: Final = 1 / 16
 """Most rounding of stored answers, in tolerances: digits that nothing compares take a fifth of the file."""
 MOST_WINDOWS: Final = 256

@@ -13,20 +13,23 @@ from export.bundle import Manifest
 from model.domain import HEALTH_STATES
 
 INPUTS: Final = ("readings", "lengths", "last_cycle")
-AXES: Final = {
-    "rul": "B",
-    "rul_interval": "B2",
-    "failure_probability": "BK",
-    "health_state": "BC",
-    "attention": "BT",
-    "contribution": "BT",
-    "head_attention": "BHT",
-    "novelty": "B",
-    "sensor_contribution": "BTF",
-    "window_contribution": "B",
-    "evidence": "BT",
+OUTPUTS: Final = {
+    "rul": ("B", 1e-3),
+    "rul_interval": ("B2", 1e-2),  # a learned scale times a quantile widens the difference
+    "failure_probability": ("BK", 1e-3),
+    "health_state": ("BC", 1e-3),
+    "attention": ("BT", 1e-4),
+    "contribution": ("BT", 1e-3),
+    "head_attention": ("BHT", 1e-4),
+    "novelty": ("B", 1e-3),
+    "sensor_contribution": ("BTF", 1e-3),
+    "window_contribution": ("B", 1e-3),
+    "evidence": ("BT", 1e-4),
 }
-"""Axes of each output: windows B, cycles T, columns F, heads H, horizons K, health states C."""
+"""Axes of each output (windows B, cycles T, columns F, heads H, horizons K, health states C), and the maximum
+difference between a machine's answer and the exporter's, of some in cycles; see `tolerance_of`."""
+AXES: Final = {name: axes for name, (axes, _) in OUTPUTS.items()}
+TOLERANCE: Final = {name: tolerance for name, (_, tolerance) in OUTPUTS.items()}
 EXPLAINING: Final = frozenset({"sensor_contribution", "window_contribution", "evidence"})
 """Outputs of networks that explain readings."""
 MAP: Final = "self_attention"

@@ -7,8 +7,7 @@ import onnxruntime as ort
 import pytest
 
 from export.bundle import BUNDLED, BundleFolder
-from export.golden import TOLERANCE
-from export.outputs import output_shapes
+from export.outputs import TOLERANCE, output_shapes
 from export.probes import probe_windows
 from export.seal import read_bundle
 from service.core.providers import CPU, CUDA, TENSORRT
