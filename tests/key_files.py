@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from service.edge.keys import GRANTABLE, digest_of
 
 
-def key_file(folder: Path, key: str, scopes: Iterable[str] = GRANTABLE) -> Path:
-    """Write a key file with one key, which has every scope unless told otherwise."""
+def key_file(folder: Path, key: str) -> Path:
+    """Write a key file with one key, which has every scope."""
     file = folder / "keys.toml"
-    listed = ", ".join(f'"{scope}"' for scope in scopes)
+    listed = ", ".join(f'"{scope}"' for scope in GRANTABLE)
     file.write_text(f'[keys.known]\nsha256 = "{digest_of(key).hex()}"\nscopes = [{listed}]\n', "utf-8")
     return file

@@ -11,6 +11,7 @@ from tests.tiny_bundle import FLEET, pumps
 from tests.waiting import wait_until
 
 SECONDS: Final = 120
+SEED: Final = 7
 A_REQUEST: Final = 500
 EARLIER: Final = (12, 8, 4, 0)
 """Cycles before the last at which each unit is predicted."""
@@ -18,10 +19,10 @@ STRANGE: Final = "pump-0003"
 """Its readings are unlike the training data."""
 
 
-def fill(base: str, *, units: int, seed: int = 7, earlier: tuple[int, ...] = EARLIER) -> None:
+def fill(base: str, *, units: int, earlier: tuple[int, ...] = EARLIER) -> None:
     """Predict so many pumps, each at a random cycle of its life and some cycles before."""
-    rng = np.random.default_rng(seed)
-    lives = pumps(units=units, seed=seed)
+    rng = np.random.default_rng(SEED)
+    lives = pumps(units=units, seed=SEED)
     ends = [int(rng.integers(20, len(life.cycles) + 1)) for life in lives]
     with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as client:
         for back in earlier:

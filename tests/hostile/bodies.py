@@ -52,10 +52,6 @@ def _windows(window: str) -> Hostile:
     return Hostile(PREDICT, JSON, ('{"windows":[' + ",".join(repeat(window, 1024)) + "]}").encode())
 
 
-def _room(windows: int = 1024) -> int:
-    return SIZE // windows
-
-
 def unknown_columns() -> Hostile:
     names = ",".join(f'"c{i}":[1]' for i in range(1_000_000))
     return Hostile(PREDICT, JSON, f'{{"windows":[{{"columns":{{{names}}}}}]}}'.encode())
@@ -72,7 +68,7 @@ def bad_rows() -> Hostile:
 
 def _numbers(value: str, *, width: int) -> Callable[[], Hostile]:
     """1,024 windows whose columns are full of one value, which takes so many bytes in all columns."""
-    return lambda: _windows(f'{{"columns":{{{_columns(",".join([value] * (_room() // width)))}}}}}')
+    return lambda: _windows(f'{{"columns":{{{_columns(",".join([value] * (SIZE // 1024 // width)))}}}}}')
 
 
 LONG = "1." + "123456789" * 77
@@ -147,7 +143,7 @@ def map_entries() -> Hostile:
 
 
 def _readings(value: float) -> Hostile:
-    values = np.full((_room() // 12 - 3, COLUMNS), value, "<f4").tobytes()
+    values = np.full((SIZE // 1024 // 12 - 3, COLUMNS), value, "<f4").tobytes()
     return _predict(_delimited(4, _delimited(4, _delimited(1, values))) * 1024)
 
 

@@ -54,11 +54,11 @@ INFERENCE, MODEL = inference()
 SPECS = {spec.name: spec for spec in INFERENCE.signature(MODEL).outputs}
 
 
-def query(asked, outputs=()):
+def query(asked):
     tensors = [
         GivenTensor(name, NAMES[array.dtype], array.shape, array.tobytes()) for name, array in asked.items()
     ]
-    return InferQuery(tensors, outputs)
+    return InferQuery(tensors)
 
 
 def read(asked):

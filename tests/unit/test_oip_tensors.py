@@ -14,8 +14,10 @@ SPEC = SIGNATURE.inputs[0]  # readings, FP32 [-1, -1, 3]
 HUGE = 2**62
 
 
-def readings(shape=(1, 2, 3), *, name="readings", datatype="FP32", contents=None):
-    return GivenTensor(name, datatype, shape, np.zeros(6, "<f4").tobytes() if contents is None else contents)
+def readings(shape=(1, 2, 3), *, datatype="FP32", contents=None):
+    return GivenTensor(
+        "readings", datatype, shape, np.zeros(6, "<f4").tobytes() if contents is None else contents
+    )
 
 
 def test_raw_contents_are_little_endian_wherever_it_runs():

@@ -25,17 +25,15 @@ from tests.fakes import RULES, FakeRuntime, asked_of, make_manifest, make_window
 
 
 class InlineBatcher:
-    """Answers at once, or fails as it is told."""
+    """Answers at once."""
 
-    def __init__(self, runtime, error=None):
-        self.runtime, self.error = runtime, error
+    def __init__(self, runtime):
+        self.runtime = runtime
         self.rules = WindowRules.of(runtime.manifest, max_window_cycles=100)
         self.submitted = []
 
     async def submit(self, windows):
         self.submitted.append(windows)
-        if self.error:
-            raise self.error
         # Backwards, as where short windows go first: places say which answer is whose.
         places = range(len(windows))[::-1]
         asked = asked_of(windows.only(places))
@@ -53,13 +51,12 @@ class FakeRecorder:
         self.offers.append((model, windows.units, predictions))
 
 
-def make_predictor(*manifests, runtime=None, error=None, novelty=0.5, max_request_windows=8, recorder=None):
+def make_predictor(*manifests, runtime=None, novelty=0.5, max_request_windows=8, recorder=None):
     models = {}
     for manifest in manifests or (None,):
         made = runtime or FakeRuntime(manifest)
         made.novelty = novelty
-        batcher = InlineBatcher(made, error)
-        models[made.manifest.name] = LoadedModel.of(made, batcher, max_window_cycles=100)
+        models[made.manifest.name] = LoadedModel.of(made, InlineBatcher(made), max_window_cycles=100)
     return Predictor(models, max_request_windows=max_request_windows, recorder=recorder)
 
 

@@ -19,14 +19,14 @@ FLIGHT = Schema(
 CONDITIONS = np.array([[0.0, 0.0], [10.0, 0.25], [20.0, 0.7], [25.0, 0.62], [35.0, 0.84], [42.0, 0.84]])
 
 
-def flights(conditions, *, seed=0, units=20, wear=20.0):
+def flights(conditions, *, seed=0, units=20):
     """Units of 150 cycles, each at a random condition that shifts both sensors, then wear and noise."""
     rng = np.random.default_rng(seed)
     effect = rng.normal(0, 100, (len(conditions), 2))
     made = []
     for unit in range(units):
         at = rng.integers(len(conditions), size=150)
-        worn = wear * np.exp(-np.arange(149, -1, -1) / 30)[:, None]
+        worn = 20.0 * np.exp(-np.arange(149, -1, -1) / 30)[:, None]
         sensors = 600 + effect[at] + worn + rng.normal(0, 2, (150, 2))
         settings = conditions[at] + rng.normal(0, [0.002, 0.0003], (150, 2))
         readings = np.hstack([settings, sensors]).astype(np.float32)

@@ -41,8 +41,8 @@ def checked(window, rules=RULES):
     return windows
 
 
-def problems(window, rules=RULES):
-    windows, found = joined(window, rules=rules)
+def problems(window):
+    windows, found = joined(window, rules=RULES)
     assert windows is None
     return {problem.pointer: problem.code for problem in found[0]}
 
