@@ -38,9 +38,9 @@ Check a bundle's digests, replay its golden windows and measure every promise of
 
 With --public-key (or RUL_BUNDLE_PUBLIC_KEY) the bundle must also be signed by that key's private key.
 
-Promises need no data. So of an explanation they say that it is exact (contributions add up, missing and
-typical readings contribute nothing), not that it points at what wears: the model card says that of
-held-out units, and `rul attention` of any data.
+These checks need no data. They verify that an explanation is exact (contributions add up, missing and typical
+readings contribute nothing), not that it identifies the worn component: the model card measures that on
+held-out units, `rul attention` on any data.
 
 The exit code is 1 if the bundle breaks a promise.
 

@@ -52,9 +52,9 @@ HEAD: Final = """# Metrics
 
 <!-- made by python -m observability.reference -->
 
-Every metric of `/metrics`, as the code declares it. Whichever worker is scraped tells of all of
-them: counters and histograms are added up over the workers, and those of a worker that died stay in
-the sum; gauges are of the workers that live. Label values come from closed sets: no request,
+Every metric of `/metrics`, as the code declares it. A scrape of any worker returns the metrics of
+all workers: counters and histograms are sums that include stopped workers; gauges cover running
+workers. Label values come from closed sets: no request,
 unknown path or odd value makes a series, and no unit is ever a label. With one bundle ({bundle})
 and one worker there are {series} series at the start.
 

@@ -28,7 +28,7 @@ def _schema() -> dict[str, Any]:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report what a callback raised; a body that comes after its deadline finds nobody, and is nothing."""
+    """Log an exception of a callback; ignore a body that arrives after its deadline."""
     if not isinstance(context.get("exception"), asyncio.InvalidStateError):
         loop.default_exception_handler(context)
 

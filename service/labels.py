@@ -124,7 +124,7 @@ REJECTED: Final[dict[type[ServiceError], str]] = {
 }
 
 CLIENT_GONE: Final = {Transport.HTTP: "499", Transport.GRPC: StatusCode.CANCELLED.name}
-"""What a request is counted as whose caller left: nobody was there to be told a status."""
+"""Status label of a request whose caller disconnected before the response."""
 
 SUCCESS: Final = {Transport.HTTP: "200", Transport.GRPC: StatusCode.OK.name}
 

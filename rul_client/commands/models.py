@@ -99,7 +99,7 @@ def shadow(
     share: Annotated[float, typer.Option(help="Share of requests after which it is asked.")] = 0.1,
     to: Connection,
 ) -> None:
-    """Ask a candidate beside a model, and measure how far it is off; no answer changes.
+    """Shadow a model with a candidate and measure the difference; no answer changes.
 
     Example: rul models shadow fd001 /bundles/fd001-v2 --share 0.1
     """
@@ -109,7 +109,7 @@ def shadow(
 @models.command()
 @_connected
 def unshadow(name: Name, *, to: Connection) -> None:
-    """Ask the candidate no more.
+    """Stop the shadow.
 
     Example: rul models unshadow fd001
     """

@@ -213,7 +213,7 @@ def caller_of(credentials: Credentials, scope: KeyScope, metadata: Mapping[str, 
 
 
 def receive_of(context: Context) -> Receive | None:
-    """Return what tells that the caller has left; `grpc.aio` itself cancels the call of one who has."""
+    """Return the disconnect signal of the caller; None on `grpc.aio`, which cancels the call itself."""
     return getattr(context, "receive", None)
 
 
