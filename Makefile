@@ -28,10 +28,10 @@ python:
 # Locked packages first, each checked against its hash; then ours, which brings no others. Python compiles a
 # module when it is first imported: compiling all of them here takes a quarter of the time.
 QUICK = install --quiet --no-compile
-INSTALL = $(QUICK) --require-hashes --requirement
-OURS = $(QUICK) --no-deps --editable .
+INSTALL = $(QUICK) --require-hashes --requirement requirements/build.txt --requirement
+OURS = $(QUICK) --no-deps --no-build-isolation --editable .
 
-$(SERVE)/.made-%: requirements/serve-%.txt pyproject.toml | python
+$(SERVE)/.made-%: requirements/serve-%.txt requirements/build.txt pyproject.toml | python
 	rm -rf $(SERVE)
 	$(PYTHON) -m venv $(SERVE)
 	$(SERVE)/bin/pip $(INSTALL) $<
@@ -39,7 +39,7 @@ $(SERVE)/.made-%: requirements/serve-%.txt pyproject.toml | python
 	touch $@
 
 # torch is not locked: its wheel differs by platform, accelerator and index, so that no set of hashes fits all.
-$(DEV)/.made: requirements/dev.txt pyproject.toml | python
+$(DEV)/.made: requirements/dev.txt requirements/build.txt pyproject.toml | python
 	rm -rf $(DEV)
 	$(PYTHON) -m venv $(DEV)
 	$(BIN)/pip $(QUICK) "torch==2.13.0"
@@ -47,15 +47,18 @@ $(DEV)/.made: requirements/dev.txt pyproject.toml | python
 	$(BIN)/pip $(OURS)
 	touch $@
 
-COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" .venv/lock/bin/uv pip compile pyproject.toml --quiet --upgrade \
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" .venv/lock/bin/uv pip compile --quiet --upgrade \
   --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
 .PHONY: lock
 lock: | python ## refresh requirements/: the newest packages that pyproject.toml allows, with hashes
 	$(PYTHON) -m venv .venv/lock
 	.venv/lock/bin/pip install --quiet uv
-	$(COMPILE) --extra cpu --extra postgresql --output-file requirements/serve-cpu.txt
-	$(COMPILE) --extra gpu --extra postgresql --output-file requirements/serve-gpu.txt
-	$(COMPILE) --extra cpu --extra train --extra dev --excludes <(echo torch) --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra cpu --extra postgresql --output-file requirements/serve-cpu.txt
+	$(COMPILE) pyproject.toml --extra gpu --extra postgresql --output-file requirements/serve-gpu.txt
+	$(COMPILE) pyproject.toml --extra cpu --extra train --extra dev --excludes <(echo torch) \
+	  --output-file requirements/dev.txt
+	printf '%s\n' editables 'hatchling>=1.27' \
+	  | $(COMPILE) - --constraint requirements/dev.txt --output-file requirements/build.txt
 
 .PHONY: serve
 serve: $(SERVE)/.made-$(ACCELERATOR) ## serve the bundled models on http://localhost:3000 (PORT=...)
