@@ -300,7 +300,10 @@ class MicroBatcher:
         row, now, report = 0, self.clock(), batch.report
         for caller, places in batch.shares:
             windows = caller.windows
-            report.units += [windows.units[i] for i in places]
+            units = [windows.units[i] for i in places]
+            if owner := windows.owner:  # another tenant's unit of the same name is another unit
+                units = [unit and f"{owner}\0{unit}" for unit in units]
+            report.units += units
             report.imputed_fraction += [windows.imputed_fraction[i] for i in places]
             report.is_probe += [windows.is_probe] * len(places)
             caller.pieces.append(Piece(answers, row, places))

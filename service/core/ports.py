@@ -54,7 +54,8 @@ class BatchReport(msgspec.Struct, eq=False):
         answered: Seconds from the first window's batch to the last answer, of each request that it ended.
         seconds: One run of the graph.
         answers: Answers of the graph, without explanations of readings; None where it failed.
-        units, imputed_fraction, is_probe: Of each window that was answered, as in `Windows`.
+        units, imputed_fraction, is_probe: Of each window that was answered, as in `Windows`; units with
+            their tenant, where there is one.
     """
 
     size: int

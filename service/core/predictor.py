@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol, TypeVar, cast
 
-from msgspec import UNSET
+import msgspec
 
 from export.bundle import Manifest
 from model.decision import Costs
@@ -233,6 +233,8 @@ class Predictor:
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
+        if tenant:
+            windows = msgspec.structs.replace(windows, owner=tenant)
         pieces = await model.batcher.submit(windows)
         grounds: dict[int, Grounds] = {}
         if explain in BY_SENSORS:
@@ -244,7 +246,7 @@ class Predictor:
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
-                of_window, decision = grounds.get(i, NO_GROUNDS), decisions.get(i, UNSET)
+                of_window, decision = grounds.get(i, NO_GROUNDS), decisions.get(i, msgspec.UNSET)
                 answered[i] = prediction(
                     piece, row, windows, i, explain=explain, grounds=of_window, decision=decision
                 )

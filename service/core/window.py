@@ -52,6 +52,7 @@ class Windows(msgspec.Struct, frozen=True, eq=False):
         units: The units' names, where the client gave them.
         is_probe: True for windows that no metric of answers counts: variations that only explain an answer,
             and stored readings that were answered before.
+        owner: The tenant of the units.
     """
 
     readings: FloatArray
@@ -62,6 +63,7 @@ class Windows(msgspec.Struct, frozen=True, eq=False):
     imputed_fraction: list[float]
     units: list[str | None]
     is_probe: bool = False
+    owner: str = ""
 
     def __len__(self) -> int:
         return len(self.lengths)

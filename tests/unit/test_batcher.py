@@ -388,6 +388,16 @@ def test_a_cancelled_caller_does_not_delay_the_rest_of_its_batch(busy):
     assert busy.batcher.healthy
 
 
+def test_units_of_one_name_of_two_tenants_are_reported_as_two_units(busy):
+    for owner in ("", "a", "b"):
+        busy.ask(msgspec.structs.replace(make_windows(1.0, unit="17"), owner=owner))
+    busy.settle()
+    busy.finish()
+
+    reported = [unit for report in busy.observer.reports for unit in report.units]
+    assert sorted(name for name in reported if "17" in name) == ["17", "a\x0017", "b\x0017"]
+
+
 def test_probes_of_an_explanation_that_nobody_waits_for_are_no_cancelled_windows(busy):
     leaver = busy.ask(msgspec.structs.replace(make_windows(1.0, 2.0), is_probe=True))
     busy.settle()
