@@ -9,14 +9,14 @@ const STATES = {
   insufficient_history: "Too few cycles for a reliable answer.",
 };
 
-/** How long and how sure; `last` is the unit's last cycle. */
-export function figures(prediction, { last, cap, ended = false }) {
+/** How long and how sure; `last` is the cycle of the answer, `ago` the number of cycles since that have none. */
+export function figures(prediction, { last, cap, ended = false, ago = 0 }) {
   const { interval, rul_state: state } = prediction;
   const [capped, strange] = [state === "at_least_cap", state === "out_of_distribution"];
   const around = Math.round(last + prediction.rul);
   return [
     h("div", { class: "figure" },
-      h("h2", {}, ended ? "Cycles left, as last answered" : "Cycles left"),
+      h("h2", {}, `Cycles left${ended ? ", as last answered" : ago ? `, as answered at cycle ${number(last)}, ${number(ago)} ${ago === 1 ? "cycle" : "cycles"} ago` : ""}`),
       h("p", { class: "answer-rul" }, rulText(prediction)),
       h("p", { class: "muted" }, strange ? "a guess" : capped ? `past cycle ${around}; the model counts to ${number(cap)}` : `until about cycle ${around}`)),
     h("div", { class: "figure" },
@@ -24,7 +24,7 @@ export function figures(prediction, { last, cap, ended = false }) {
       h("p", { class: "answer-middle" }, strange ? "Not known" : capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
       !strange && band(prediction, cap),
       STATES[state] && h("p", { class: "error" }, STATES[state])),
-    h("div", { class: "figure" }, h("h2", {}, "Fails within"),
+    !ago && h("div", { class: "figure" }, h("h2", {}, "Fails within"),
       strange ? h("p", { class: "muted" }, "No probability can be given.") : risks(prediction.failure_probability)),
   ];
 }

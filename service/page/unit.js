@@ -63,6 +63,16 @@ class UnitView {
     }));
   }
 
+  /** The cycle of the unit's last reading or prediction. */
+  get last() {
+    return Math.max(...this.known.readings.cycles, this.known.predictions[0]?.last_cycle ?? 0);
+  }
+
+  /** Whether the model refuses the newest readings: the last answer is of an earlier cycle. */
+  get isBehind() {
+    return this.at === null && !this.explained.prediction && this.known.predictions[0]?.last_cycle < this.last;
+  }
+
   async draw() {
     const { known, explained, manifest } = this;
     const { readings } = known;
@@ -72,7 +82,7 @@ class UnitView {
       put(this.root, this.head(null), empty("No prediction yet", h("p", {}, explained.why || "Send readings of this unit to get one.")));
       return;
     }
-    const last = Math.max(...readings.cycles, latest?.last_cycle ?? 0);
+    const { last } = this;
     const cycle = this.at ?? (prediction.attention?.cycles.at(-1) || latest?.last_cycle || last);
     this.cycle = cycle;
     const life = { model: manifest, predictions: this.predictions, readings, prediction, at: cycle, end: known.outcome };
@@ -84,9 +94,9 @@ class UnitView {
     this.charts?.destroy();
     this.charts = charts;
     const answer = h("div", { class: "card answer" },
-      h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap, ended: known.outcome !== null })),
+      h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap, ended: known.outcome !== null, ago: this.isBehind ? last - cycle : 0 })),
       h("section", { class: "why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
-      !known.outcome && this.at === null && this.act());
+      !known.outcome && this.at === null && !this.isBehind && this.act());
     this.isUsed = false;
     const top = scrollY;
     this.news = h("p", { class: "notice card", role: "status", hidden: true });
@@ -111,7 +121,7 @@ class UnitView {
         h("button", { type: "button", class: "ghost danger", onclick: () => (menu.open = false, deleteUnit(tools).then((done) => done && context.navigate("#/"))) }, "Delete")));
     const report = h("button", { type: "button", onclick: () => reportOutcome({ ...tools, known: known.outcome }).then((done) => done && this.reload()) }, known.outcome ? "Correct outcome" : "Report outcome");
     const newest = known.predictions[0]?.predicted_at;
-    const isBehind = this.at === null && !this.explained.prediction && latest?.last_cycle < last;
+    const { isBehind } = this;
     return h("header", { class: "unit-head" },
       h("p", { class: "crumb" }, h("a", { href: "#/" }, "Fleet"), " / ", h("a", { href: `#/models/${encodeURIComponent(model)}` }, model)),
       h("div", { class: "title" }, h("h1", {}, `Unit ${unit}`), state && badge(state)),

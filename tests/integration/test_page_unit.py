@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser import LOOKS, both_sizes, desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import running
+from tests.page_unit import falls_silent, lives, show
 
 SECONDS = 60
 
@@ -34,42 +34,6 @@ def http(service):
 def opened(http, opened):
     """The page, with both units stored."""
     return opened
-
-
-def lives(client, unit, *, seed, share):
-    """Give a unit the readings of a simulated life up to a share of it, and predictions along it."""
-    life = client.get(f"/v1/models/fd001/simulated?seed={seed}").json()
-    cycles = life["cycles"][: int(share * len(life["cycles"]))]
-    columns = {name: values[: len(cycles)] for name, values in life["columns"].items()}
-    windows = [
-        {
-            "unit": unit,
-            "last_cycle": end,
-            "columns": {name: values[max(0, end - 60) : end] for name, values in columns.items()},
-        }
-        for end in range(10, len(cycles), 6)
-    ]
-    asked = {"windows": windows, "explain": "none"}
-    client.post("/v1/predict", json=asked).raise_for_status()
-    body = {"cycles": cycles, "columns": columns}
-    client.post(f"/v1/units/{quote(unit, safe='')}/cycles", json=body).raise_for_status()
-
-
-def show(opened, unit, *, query=""):
-    opened.go(f"#/unit/fd001/{quote(unit, safe='')}{query}")
-    opened.page.locator(".life").wait_for()
-    return opened.page
-
-
-def falls_silent(client, unit, *, seed, share, refused):
-    """Give a unit a life, then so many readings of one sensor alone: their windows are refused."""
-    lives(client, unit, seed=seed, share=share)
-    last = client.get(f"/v1/units/{unit}?model=fd001&limit=1").json()["readings"]["cycles"][-1]
-    cycles = [*range(last + 1, last + 1 + refused)]
-    body = {"cycles": cycles, "columns": {"sensor_2": [642.0] * refused}}
-    answer = client.post(f"/v1/units/{unit}/cycles", json=body).json()
-    assert answer["refusal"] is not None
-    return last
 
 
 @each_look

@@ -1,0 +1,42 @@
+"""The web page when time passes: old answers, lost connections, changes of colleagues, keys that end."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import each_look, screenshot_folder, visit
+from tests.integration.conftest import running
+from tests.page_unit import falls_silent, show
+
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("news"), "fd001") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def http(service):
+    with service.client(timeout=SECONDS) as client:
+        yield client
+
+
+@each_look
+def test_nothing_is_counted_from_an_answer_that_later_readings_have_not(
+    http, service, browser, look, tmp_path
+):
+    unit = f"refused-{look}"
+    last = falls_silent(http, unit, seed=5, share=0.4, refused=60)
+    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="422") as opened:
+        page = show(opened, unit)
+
+        heading = f"Cycles left, as answered at cycle {last}, 60 cycles ago"
+        expect(page.get_by_role("heading", name=heading)).to_be_visible()
+        expect(page.get_by_role("heading", name="Fails within")).to_have_count(0)
+        expect(page.get_by_role("region", name="When to act")).to_have_count(0)
+        opened.check_fits()
+        opened.check_accessible()
+        opened.shoot("unit-refused")
