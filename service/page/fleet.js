@@ -1,8 +1,9 @@
 // The fleet by urgency: summary, filters, one row a unit. Rows follow the events of the service.
 
 import { follow } from "./api.js";
+import { every, keepAges } from "./clock.js";
 import { h, put } from "./dom.js";
-import { age, number } from "./format.js";
+import { number } from "./format.js";
 import { RowList } from "./list.js";
 import { STATES, empty, failed, loading, stateOf } from "./parts.js";
 import { unitRow } from "./row.js";
@@ -39,7 +40,7 @@ class Fleet {
     const models = this.context.api.get("/v1/models", {}, { signal }).then((found) => this.takeModels(found.models), () => {});
     await this.load();
     void models;
-    every(signal, 5, () => this.tick());
+    keepAges(this.root, signal);
     every(signal, REFRESH_SECONDS, () => this.refresh());
     addEventListener("keydown", (event) => this.shortcut(event), { signal });
     void follow({ signal, onEvent: (name, data) => name === "units" && this.take(data), onState: (state) => this.fresh(state) });
@@ -156,7 +157,7 @@ class Fleet {
 
   /** Read the summary again; where units have come or gone, the list too. */
   async refresh() {
-    if (this.paused || document.hidden || !this.units.size) return;
+    if (this.paused || !this.units.size) return;
     const before = this.total;
     try {
       const [fitting, every] = await Promise.all([this.read({ limit: 1 }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
@@ -251,13 +252,6 @@ class Fleet {
     return row;
   }
 
-  tick() {
-    for (const place of this.root.querySelectorAll("time")) {
-      const text = age(place.dateTime);
-      if (place.textContent !== text) place.textContent = text;
-    }
-  }
-
   drawSummary() {
     const { summary } = this;
     if (!summary || (!summary.units && !this.filter.state)) return put(this.parts.summary);
@@ -349,9 +343,4 @@ function noStore(error) {
 
 function middle(numbers) {
   return numbers.length ? numbers.sort((a, b) => a - b)[Math.floor((numbers.length - 1) / 2)] : null;
-}
-
-function every(signal, seconds, run) {
-  const timer = setInterval(run, 1000 * seconds);
-  signal.addEventListener("abort", () => clearInterval(timer), { once: true });
 }

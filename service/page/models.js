@@ -1,5 +1,6 @@
 // The models that serve: what they are, how well they were measured, and how they do now.
 
+import { every } from "./clock.js";
 import { h, put } from "./dom.js";
 import { number, percent } from "./format.js";
 import { STATES, empty, failed, loading } from "./parts.js";
@@ -46,8 +47,7 @@ async function watch(name, place, columns, model, { api, signal }) {
     }
   };
   await draw();
-  const timer = setInterval(() => document.hidden || draw(), 1000 * REFRESH_SECONDS);
-  signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+  every(signal, REFRESH_SECONDS, draw);
 }
 
 // ---- the card

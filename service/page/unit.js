@@ -3,6 +3,7 @@
 import { actPanel, USUAL_RATIO } from "./act.js";
 import { figures, reasons } from "./answer.js";
 import { follow } from "./api.js";
+import { keepAges } from "./clock.js";
 import { h, put } from "./dom.js";
 import { age, moment, number } from "./format.js";
 import { lifeCharts } from "./life.js";
@@ -25,6 +26,7 @@ export async function show(root, params, context) {
   ]);
   const view = new UnitView(root, { model, unit, path, at, known, manifest: loaded.manifest, explained }, context);
   await view.draw();
+  keepAges(root, signal);
   follow({ onEvent: (name, units) => view.hear(name, units), onState: (state) => context.live(state === "off" ? "" : state), signal });
 }
 
@@ -125,7 +127,7 @@ class UnitView {
     return h("header", { class: "unit-head" },
       h("p", { class: "crumb" }, h("a", { href: "#/" }, "Fleet"), " / ", h("a", { href: `#/models/${encodeURIComponent(model)}` }, model)),
       h("div", { class: "title" }, h("h1", {}, `Unit ${unit}`), state && badge(state)),
-      h("p", { class: "muted" }, last && `Cycle ${number(last)}`, newest && " · ", newest && h("span", { title: moment(newest), class: isBehind && "stale" }, isBehind ? `not answered since cycle ${number(latest.last_cycle)}, ${age(newest)} ago` : `answered ${age(newest)} ago`)),
+      h("p", { class: "muted" }, last && `Cycle ${number(last)}`, newest && " · ", newest && h("span", { title: moment(newest), class: isBehind && "stale" }, isBehind ? `not answered since cycle ${number(latest.last_cycle)}, ` : "answered ", h("time", { datetime: newest }, age(newest)), " ago")),
       h("div", { class: "unit-tools" }, report, menu));
   }
 

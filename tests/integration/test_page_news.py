@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import each_look, screenshot_folder, visit
+from tests.browser import desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import running
-from tests.page_unit import falls_silent, show
+from tests.page_unit import falls_silent, lives, show
 
 SECONDS = 60
 
@@ -40,3 +40,13 @@ def test_nothing_is_counted_from_an_answer_that_later_readings_have_not(
         opened.check_fits()
         opened.check_accessible()
         opened.shoot("unit-refused")
+
+
+@desktop
+def test_the_age_of_a_units_answer_grows(opened, http):
+    lives(http, "ageing", seed=5, share=0.3)
+    opened.page.clock.install()
+    page = show(opened, "ageing")
+    opened.page.clock.fast_forward(120_000)
+
+    expect(page.locator(".unit-head")).to_contain_text("answered 2 min ago")
