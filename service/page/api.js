@@ -1,5 +1,8 @@
 // The one place that talks to the service. The API key stays in this module's memory.
 
+/** Seconds that an answer may take, and that the event stream may be silent: the service sends a heartbeat every 15. */
+export const limits = { answer: 30, silence: 40 };
+
 let key = "";
 let askForKey = null;
 let asking = null;
@@ -37,7 +40,7 @@ export function setKey(given) {
 }
 
 /** Call the service; returns the Response of a success. Throws Problem. */
-export async function call(method, path, { query, body, signal, headers = {}, type } = {}) {
+export async function call(method, path, { query, body, signal, headers = {}, type, endless = method !== "GET" } = {}) {
   const search = new URLSearchParams(Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
   const address = search.size ? `${path}?${search}` : path;
   const sent = { ...headers };
@@ -50,7 +53,8 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
     try {
       // Without credentials a browser asks for no password of its own when the answer is 401.
       response = await fetch(address, {
-        method, headers: sent, signal, credentials: "omit", cache: "no-store",
+        method, headers: sent, credentials: "omit", cache: "no-store",
+        signal: AbortSignal.any([signal, !endless && AbortSignal.timeout(1000 * limits.answer)].filter(Boolean)),
         body: body === undefined || typeof body === "string" || body instanceof Blob ? body : JSON.stringify(body),
       });
     } catch (error) {
@@ -93,8 +97,8 @@ export const api = {
 };
 
 /**
- * Follow `/v1/events` until `signal` is aborted; connects again by itself, and rests while the page is hidden: a
- * browser has few connections to one host.
+ * Follow `/v1/events` until `signal` is aborted; connects again by itself, also where the stream is silent for too
+ * long, and rests while the page is hidden: a browser has few connections to one host.
  *
  * By fetch and not EventSource, which cannot send a key. `onEvent(name, data)`; `onState("live" | "waiting" | "off")`.
  */
@@ -105,16 +109,23 @@ export async function follow({ onEvent, onState, signal }) {
     const rest = new AbortController();
     const either = AbortSignal.any([signal, rest.signal]);
     document.addEventListener("visibilitychange", () => document.hidden && rest.abort(), { signal: either });
+    let silence = null;
+    const heard = () => {
+      clearTimeout(silence);
+      silence = setTimeout(() => rest.abort(), 1000 * limits.silence);
+    };
+    heard();
     try {
-      const response = await call("GET", "/v1/events", { signal: either, headers: { accept: "text/event-stream" } });
+      const response = await call("GET", "/v1/events", { signal: either, endless: true, headers: { accept: "text/event-stream" } });
       onState("live");
       pause = 1000;
-      await readEvents(response.body, onEvent);
+      await readEvents(response.body, onEvent, heard);
       pause = 100; // the service ends a stream now and then
     } catch (error) {
       if (signal.aborted) return;
       if ([401, 403, 404].includes(error.status)) return onState("off");
     } finally {
+      clearTimeout(silence);
       rest.abort(); // and the listener with it
     }
     if (signal.aborted) return;
@@ -132,12 +143,13 @@ function visible(signal) {
   });
 }
 
-async function readEvents(stream, onEvent) {
+async function readEvents(stream, onEvent, heard) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    heard();
     const blocks = (rest + value).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {

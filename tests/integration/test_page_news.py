@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 from playwright.sync_api import expect
 
@@ -50,3 +52,39 @@ def test_the_age_of_a_units_answer_grows(opened, http):
     opened.page.clock.fast_forward(120_000)
 
     expect(page.locator(".unit-head")).to_contain_text("answered 2 min ago")
+
+
+@contextmanager
+def cut_off(opened):
+    """The page's event stream is silent for longer than it may, and cannot be opened again."""
+    page = opened.page
+    expect(page.locator("#live")).to_have_text("Live")
+    page.route("**/v1/events", lambda route: route.abort())
+    page.clock.fast_forward(41_000)
+    expect(page.locator("#live")).to_have_text("Connecting")
+    yield
+    page.unroute("**/v1/events")
+    expect(page.locator("#live")).to_have_text("Live")
+
+
+@desktop
+def test_a_silent_event_stream_is_opened_again(http, service, browser, look, tmp_path):
+    lives(http, "heard", seed=5, share=0.3)
+    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="ERR_FAILED") as opened:
+        opened.page.clock.install()
+        opened.go("#/")
+
+        with cut_off(opened):
+            opened.shoot("silent")
+
+
+@desktop
+def test_an_answer_that_does_not_come_is_not_waited_for_without_end(opened):
+    page = opened.page
+    opened.go("#/models")
+    page.locator(".model-card").wait_for()
+    page.evaluate("import('/page/api.js').then(({ limits }) => (limits.answer = 0.2))")
+    page.route("**/v1/units/*", lambda route: None)
+    opened.go("#/unit/fd001/late")
+
+    expect(page.get_by_role("alert")).to_contain_text("No connection")
