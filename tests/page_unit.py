@@ -45,3 +45,11 @@ def falls_silent(client: httpx.Client, unit: str, *, seed: int, share: float, re
     answer = client.post(f"/v1/units/{unit}/cycles", json=body).json()
     assert answer["refusal"] is not None
     return last
+
+
+def read_on(client: httpx.Client, unit: str, *, seed: int) -> None:
+    """Give a unit the next reading of its simulated life."""
+    life = client.get(f"/v1/models/fd001/simulated?seed={seed}").json()
+    last: int = client.get(f"/v1/units/{unit}?model=fd001&limit=1").json()["readings"]["cycles"][-1]
+    columns = {name: values[last] for name, values in life["columns"].items()}
+    client.post(f"/v1/units/{unit}/cycles", json={"columns": columns}).raise_for_status()

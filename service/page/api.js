@@ -100,10 +100,12 @@ export const api = {
  * Follow `/v1/events` until `signal` is aborted; connects again by itself, also where the stream is silent for too
  * long, and rests while the page is hidden: a browser has few connections to one host.
  *
- * By fetch and not EventSource, which cannot send a key. `onEvent(name, data)`; `onState("live" | "waiting" | "off")`.
+ * By fetch and not EventSource, which cannot send a key. `onEvent(name, data)`; `onState("live" | "waiting" | "off")`;
+ * `onBack()` where events may have been missed before "live".
  */
-export async function follow({ onEvent, onState, signal }) {
+export async function follow({ onEvent, onState, onBack, signal }) {
   let pause = 1000;
+  let hasMissed = false;
   while (!signal.aborted) {
     await visible(signal);
     const rest = new AbortController();
@@ -118,6 +120,7 @@ export async function follow({ onEvent, onState, signal }) {
     try {
       const response = await call("GET", "/v1/events", { signal: either, endless: true, headers: { accept: "text/event-stream" } });
       onState("live");
+      if (hasMissed) onBack();
       pause = 1000;
       await readEvents(response.body, onEvent, heard);
       pause = 100; // the service ends a stream now and then
@@ -129,6 +132,7 @@ export async function follow({ onEvent, onState, signal }) {
       rest.abort(); // and the listener with it
     }
     if (signal.aborted) return;
+    hasMissed = true;
     onState("waiting");
     await new Promise((resolve) => setTimeout(resolve, pause));
     pause = Math.min(pause * 2, 30000);

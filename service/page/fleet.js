@@ -43,7 +43,7 @@ class Fleet {
     keepAges(this.root, signal);
     every(signal, REFRESH_SECONDS, () => this.refresh());
     addEventListener("keydown", (event) => this.shortcut(event), { signal });
-    void follow({ signal, onEvent: (name, data) => name === "units" && this.take(data), onState: (state) => this.fresh(state) });
+    void follow({ signal, onEvent: (name, data) => name === "units" && this.take(data), onState: (state) => this.fresh(state), onBack: () => this.paused || this.reload() });
   }
 
   build() {
@@ -92,6 +92,11 @@ class Fleet {
       put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, this.context.again));
       this.table = null;
     }
+  }
+
+  /** Read as many units as are held. */
+  reload() {
+    return this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
   }
 
   async more() {
@@ -165,7 +170,7 @@ class Fleet {
     } catch {
       return; // the next time
     }
-    if (this.total !== before) await this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
+    if (this.total !== before) await this.reload();
     else this.drawSummary();
   }
 
@@ -191,11 +196,10 @@ class Fleet {
     this.parts.pause.setAttribute("aria-pressed", this.paused);
     this.parts.pause.textContent = this.paused ? "Resume" : "Pause";
     this.fresh(this.connection);
-    if (!this.paused) this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
+    if (!this.paused) this.reload();
   }
 
   fresh(connection) {
-    if (connection === "live" && this.connection === "waiting") this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
     this.connection = connection;
     this.parts.pause.hidden = connection === "off";
     this.context.live(connection === "off" ? "" : this.paused ? "paused" : connection);

@@ -27,7 +27,12 @@ export async function show(root, params, context) {
   const view = new UnitView(root, { model, unit, path, at, known, manifest: loaded.manifest, explained }, context);
   await view.draw();
   keepAges(root, signal);
-  follow({ onEvent: (name, units) => view.hear(name, units), onState: (state) => context.live(state === "off" ? "" : state), signal });
+  follow({
+    signal,
+    onEvent: (name, units) => view.hear(name, units),
+    onState: (state) => context.live(state === "off" ? "" : state),
+    onBack: () => view.refresh(),
+  });
 }
 
 /** A unit, and the answer to its stored readings with its reasons; null where there is none, with the reason. */
@@ -183,13 +188,30 @@ class UnitView {
     return { cycles: window, heads };
   }
 
-  /** Show the unit anew where an event tells of it; a page in use asks first. */
+  /** Show the unit anew where an event tells of it. */
   hear(name, units) {
     if (name !== "units" || this.at !== null || document.hidden) return;
     const found = units.find((one) => one.unit === this.unit && one.model === this.model);
-    if (!found || found.last_cycle === this.known.predictions[0]?.last_cycle) return;
+    if (found && found.last_cycle !== this.known.predictions[0]?.last_cycle) this.renew(`There is an answer for cycle ${found.last_cycle}.`);
+  }
+
+  /** Show the unit anew where it has changed without an event: events were missed, or an outcome was reported. */
+  async refresh() {
+    if (this.at !== null) return;
+    const { api, signal } = this.context;
+    const news = ({ predictions, readings, outcome }) => JSON.stringify([predictions[0]?.last_cycle, readings.cycles.at(-1), outcome]);
+    try {
+      const found = await api.get(this.path, { model: this.model, limit: 1 }, { signal });
+      if (news(found) !== news(this.known)) this.renew("This unit has changed.");
+    } catch (error) {
+      if (error.status === 404) this.renew("There is no such unit any more.");
+    }
+  }
+
+  /** Read and draw again; a page in use asks first. */
+  renew(why) {
     if (!this.isUsed || !this.news) return void this.reload();
-    put(this.news, `There is an answer for cycle ${found.last_cycle}. `, h("button", { type: "button", onclick: () => this.reload() }, "Show it"));
+    put(this.news, why, " ", h("button", { type: "button", onclick: () => this.reload() }, "Show it"));
     this.news.hidden = false;
   }
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.browser import desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import running
-from tests.page_unit import falls_silent, lives, show
+from tests.page_unit import falls_silent, lives, read_on, show
 
 SECONDS = 60
 
@@ -88,3 +88,22 @@ def test_an_answer_that_does_not_come_is_not_waited_for_without_end(opened):
     opened.go("#/unit/fd001/late")
 
     expect(page.get_by_role("alert")).to_contain_text("No connection")
+
+
+@desktop
+def test_a_unit_shows_the_readings_that_came_while_the_event_stream_was_closed(
+    http, service, browser, look, tmp_path
+):
+    lives(http, "missed", seed=5, share=0.3)
+    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="ERR_FAILED") as opened:
+        opened.page.clock.install()
+        page = show(opened, "missed")
+        expect(page.locator(".unit-head")).to_contain_text("Cycle 68 ")
+
+        with cut_off(opened), http.stream("GET", "/v1/events") as events:
+            lines = events.iter_lines()
+            next(lines)
+            read_on(http, "missed", seed=5)
+            assert any("missed" in line for line in lines)
+
+        expect(page.locator(".unit-head")).to_contain_text("Cycle 69 ")
