@@ -76,11 +76,16 @@ class Fleet {
     return this.context.api.get("/v1/units", { ...this.filter, ...more }, { signal: this.context.signal });
   }
 
+  /** Read the first page, and the summary of all states where the filter has one. */
+  begin(limit) {
+    return Promise.all([this.read({ limit }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
+  }
+
   /** Read the first page, or as many units as are shown already. */
   async load(limit = PAGE) {
     const turn = (this.turn = {});
     try {
-      const [page, every] = await Promise.all([this.read({ limit }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
+      const [page, every] = await this.begin(limit);
       if (turn !== this.turn) return; // the filter has changed meanwhile
       this.units.clear();
       this.takePage(page);
@@ -160,18 +165,28 @@ class Fleet {
     return !unit.outcome;
   }
 
-  /** Read the summary again; where units have come or gone, the list too. */
+  /** Read the summary and the most urgent units again; where units have come or gone, the list too. */
   async refresh() {
     if (this.paused || !this.units.size) return;
     const before = this.total;
+    const turn = this.turn;
+    let page, every;
     try {
-      const [fitting, every] = await Promise.all([this.read({ limit: 1 }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
-      this.takeSummary(fitting.summary, every?.summary);
+      [page, every] = await this.begin(PAGE);
     } catch {
       return; // the next time
     }
-    if (this.total !== before) await this.reload();
+    if (turn !== this.turn) return;
+    this.takeSummary(page.summary, every?.summary);
+    if (this.total !== before || this.differs(page)) await this.reload();
     else this.drawSummary();
+  }
+
+  /** Whether units have come or gone, by a fresh first page: an outcome and a new unit leave the total as it was. */
+  differs({ units, next }) {
+    const fresh = new Set(units.map(keyOf));
+    const last = next ? units.at(-1).interval.lower : Infinity;
+    return units.some((unit) => !this.units.has(keyOf(unit))) || [...this.units].some(([key, unit]) => unit.interval.lower < last && !fresh.has(key));
   }
 
   // ---- what a person does

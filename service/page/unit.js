@@ -3,7 +3,7 @@
 import { actPanel, USUAL_RATIO } from "./act.js";
 import { figures, reasons } from "./answer.js";
 import { follow } from "./api.js";
-import { keepAges } from "./clock.js";
+import { every, keepAges } from "./clock.js";
 import { h, put } from "./dom.js";
 import { age, moment, number } from "./format.js";
 import { lifeCharts } from "./life.js";
@@ -11,6 +11,7 @@ import { badge, empty, failed, loading, stateOf } from "./parts.js";
 import { deleteUnit, renameUnit, reportOutcome } from "./unit-changes.js";
 
 const MOST = 1000;
+const REFRESH_SECONDS = 10;
 
 export async function show(root, params, context) {
   const { model, unit } = params;
@@ -27,6 +28,7 @@ export async function show(root, params, context) {
   const view = new UnitView(root, { model, unit, path, at, known, manifest: loaded.manifest, explained }, context);
   await view.draw();
   keepAges(root, signal);
+  every(signal, REFRESH_SECONDS, () => view.refresh());
   follow({
     signal,
     onEvent: (name, units) => view.hear(name, units),

@@ -107,3 +107,30 @@ def test_a_unit_shows_the_readings_that_came_while_the_event_stream_was_closed(
             assert any("missed" in line for line in lines)
 
         expect(page.locator(".unit-head")).to_contain_text("Cycle 69 ")
+
+
+@desktop
+def test_an_outcome_that_a_colleague_reports_appears_by_itself(opened, http):
+    lives(http, "shared", seed=5, share=0.3)
+    opened.page.clock.install()
+    page = show(opened, "shared")
+    outcome = {"model": "fd001", "kind": "failed", "cycle": 70}
+    http.post("/v1/units/shared/outcomes", json=outcome).raise_for_status()
+    page.clock.fast_forward(11_000)
+
+    expect(page.get_by_text("Failed at cycle 70.")).to_be_visible()
+    expect(page.get_by_role("region", name="When to act")).to_have_count(0)
+
+
+@desktop
+def test_a_renamed_unit_changes_its_name_in_the_list(opened, http):
+    lives(http, "old-name", seed=5, share=0.3)
+    page = opened.page
+    page.clock.install()
+    opened.go("#/?q=-name")
+    names = page.locator(".rows a")
+    expect(names).to_have_text(["old-name"])
+    http.post("/v1/units/old-name/rename", json={"model": "fd001", "to": "new-name"}).raise_for_status()
+    page.clock.fast_forward(11_000)
+
+    expect(names).to_have_text(["new-name"])
