@@ -100,8 +100,8 @@ export const api = {
  * Follow `/v1/events` until `signal` is aborted; connects again by itself, also where the stream is silent for too
  * long, and rests while the page is hidden: a browser has few connections to one host.
  *
- * By fetch and not EventSource, which cannot send a key. `onEvent(name, data)`; `onState("live" | "waiting" | "off")`;
- * `onBack()` where events may have been missed before "live".
+ * By fetch and not EventSource, which cannot send a key. `onEvent(name, data)`; `onState("live" | "waiting" | "off")`, and
+ * `onState("refused", why)` where the key may not read; `onBack()` where events may have been missed before "live".
  */
 export async function follow({ onEvent, onState, onBack, signal }) {
   let pause = 1000;
@@ -126,7 +126,8 @@ export async function follow({ onEvent, onState, onBack, signal }) {
       pause = 100; // the service ends a stream now and then
     } catch (error) {
       if (signal.aborted) return;
-      if ([401, 403, 404].includes(error.status)) return onState("off");
+      if ([401, 403].includes(error.status)) return onState("refused", error.detail);
+      if (error.status === 404) return onState("off");
     } finally {
       clearTimeout(silence);
       rest.abort(); // and the listener with it

@@ -2,6 +2,7 @@
 
 import { api, askAgain, onKeyChange, onKeyNeeded, setKey } from "./api.js";
 import { announce, h, put } from "./dom.js";
+import { clock } from "./format.js";
 import { failed } from "./parts.js";
 
 const ROUTES = [
@@ -14,6 +15,7 @@ const ROUTES = [
 const main = document.getElementById("main");
 let leave = new AbortController();
 let shown = null;
+let freshAt = new Date();
 
 function parse(hash) {
   const [path, search = ""] = hash.replace(/^#/, "").split("?");
@@ -61,12 +63,16 @@ async function render() {
   }
 }
 
-/** Say how fresh the view is: "live", "waiting", "paused" or "". */
-function live(state) {
+/** Say how fresh the view is: "live", "waiting", "paused", "off", "" or "refused" with the reason, which a notice gives. */
+function live(state, why) {
   const place = document.getElementById("live");
+  const notice = document.getElementById("stale");
+  if (place.dataset.state === "live" || state === "") freshAt = new Date();
   const text = { live: "Live", waiting: "Connecting", paused: "Paused" }[state] ?? "";
-  place.dataset.state = state;
+  place.dataset.state = text && state;
   if (place.textContent !== text) place.textContent = text;
+  notice.hidden = state !== "refused" || main.querySelector("[role=alert]") !== null; // which offers to try again too
+  if (!notice.hidden) put(notice, `Not updated since ${clock(freshAt)}: ${why}. `, h("button", { type: "button", onclick: render }, "Try again"));
 }
 
 function setUpTheme() {

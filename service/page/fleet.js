@@ -43,7 +43,7 @@ class Fleet {
     keepAges(this.root, signal);
     every(signal, REFRESH_SECONDS, () => this.refresh());
     addEventListener("keydown", (event) => this.shortcut(event), { signal });
-    void follow({ signal, onEvent: (name, data) => name === "units" && this.take(data), onState: (state) => this.fresh(state), onBack: () => this.paused || this.reload() });
+    void follow({ signal, onEvent: (name, data) => name === "units" && this.take(data), onState: (state, why) => this.fresh(state, why), onBack: () => this.paused || this.reload() });
   }
 
   build() {
@@ -167,7 +167,7 @@ class Fleet {
 
   /** Read the summary and the most urgent units again; where units have come or gone, the list too. */
   async refresh() {
-    if (this.paused || !this.units.size) return;
+    if (this.paused || this.connection === "refused" || !this.units.size) return;
     const before = this.total;
     const turn = this.turn;
     let page, every;
@@ -214,10 +214,10 @@ class Fleet {
     if (!this.paused) this.reload();
   }
 
-  fresh(connection) {
+  fresh(connection, why) {
     this.connection = connection;
-    this.parts.pause.hidden = connection === "off";
-    this.context.live(connection === "off" ? "" : this.paused ? "paused" : connection);
+    this.parts.pause.hidden = ["off", "refused"].includes(connection);
+    this.context.live(this.paused && !this.parts.pause.hidden ? "paused" : connection, why);
   }
 
   shortcut(event) {

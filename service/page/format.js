@@ -39,6 +39,11 @@ export function moment(time) {
   return time ? new Date(time).toLocaleString() : "";
 }
 
+/** The time of day: "14:05". */
+export function clock(time) {
+  return time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
 /** A signed number of cycles: "+3.2", "−12". */
 export function signed(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";

@@ -32,7 +32,7 @@ export async function show(root, params, context) {
   follow({
     signal,
     onEvent: (name, units) => view.hear(name, units),
-    onState: (state) => context.live(state === "off" ? "" : state),
+    onState: (state, why) => context.live((view.connection = state), why),
     onBack: () => view.refresh(),
   });
 }
@@ -199,7 +199,7 @@ class UnitView {
 
   /** Show the unit anew where it has changed without an event: events were missed, or an outcome was reported. */
   async refresh() {
-    if (this.at !== null) return;
+    if (this.at !== null || this.connection === "refused") return;
     const { api, signal } = this.context;
     const news = ({ predictions, readings, outcome }) => JSON.stringify([predictions[0]?.last_cycle, readings.cycles.at(-1), outcome]);
     try {

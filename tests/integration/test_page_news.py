@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import expect
 
+from service.edge.keys import GRANTABLE, add_key, revoke_key
 from tests.browser import desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import running
 from tests.page_unit import falls_silent, lives, read_on, show
@@ -134,3 +136,35 @@ def test_a_renamed_unit_changes_its_name_in_the_list(opened, http):
     page.clock.fast_forward(11_000)
 
     expect(names).to_have_text(["new-name"])
+
+
+@desktop
+def test_a_page_whose_key_has_ended_says_since_when_it_is_old(browser, look, tmp_path):
+    file = tmp_path / "keys.toml"
+    file.touch()
+    tool, screen = add_key(file, "tool", GRANTABLE), add_key(file, "screen", ["predict"])
+    with (
+        running(tmp_path, "fd001", keys_file=str(file)) as started,
+        started.client(timeout=SECONDS, headers={"x-api-key": tool}) as http,
+        visit(browser, started.http, look, screenshot_folder(tmp_path), expects="401") as opened,
+    ):
+        lives(http, "kept", seed=5, share=0.3)
+        page = opened.page
+        opened.go("#/")
+        page.get_by_role("textbox", name="Key").fill(screen)
+        page.keyboard.press("Enter")
+        expect(page.locator("#live")).to_have_text("Live")
+        revoke_key(file, "screen")
+        page.get_by_role("button", name="Cancel").click()
+
+        expect(page.locator("#stale")).to_have_text(
+            re.compile(r"Not updated since \d\d:\d\d: the API key is not valid\.")
+        )
+        expect(page.locator(".rows a")).to_have_text("kept")
+        opened.check_accessible()
+        opened.shoot("key-ended")
+        page.get_by_role("button", name="Try again").click()
+        page.get_by_role("textbox", name="Key").fill(tool)
+        page.keyboard.press("Enter")
+        expect(page.locator("#live")).to_have_text("Live")
+        expect(page.locator("#stale")).to_be_hidden()
