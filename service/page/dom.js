@@ -47,6 +47,12 @@ export function put(parent, ...children) {
   return parent;
 }
 
+/** Make an element hold these nodes, in this order; nodes in place are not touched, so that they keep focus. */
+export function arrange(parent, nodes) {
+  for (const child of [...parent.childNodes]) if (!nodes.includes(child)) child.remove();
+  nodes.forEach((node, i) => node === parent.childNodes[i] || parent.insertBefore(node, parent.childNodes[i] ?? null));
+}
+
 /** Say something to screen readers. */
 export function announce(text) {
   const place = document.getElementById("announcer");

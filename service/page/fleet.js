@@ -5,12 +5,12 @@ import { every, keepAges } from "./clock.js";
 import { h, put } from "./dom.js";
 import { number } from "./format.js";
 import { RowList } from "./list.js";
-import { STATES, empty, failed, loading, stateOf } from "./parts.js";
+import { empty, failed, loading, stateOf } from "./parts.js";
 import { unitRow } from "./row.js";
+import { Summary } from "./summary.js";
 
 const PAGE = 200; // units of one request
 const REFRESH_SECONDS = 10;
-const FILTERS = ["critical", "degrading", "healthy", "unknown", "out_of_distribution"];
 
 const keyOf = (unit) => `${unit.model}\n${unit.unit}`;
 const byUrgency = (a, b) => a.interval.lower - b.interval.lower || compare(a.model, b.model) || compare(a.unit, b.unit);
@@ -36,7 +36,7 @@ class Fleet {
 
   async start() {
     const { signal } = this.context;
-    put(this.root, this.parts.head, this.parts.summary, this.parts.tools, this.parts.body);
+    put(this.root, this.parts.head, this.parts.summary.element, this.parts.tools, this.parts.body);
     const models = this.context.api.get("/v1/models", {}, { signal }).then((found) => this.takeModels(found.models), () => {});
     await this.load();
     void models;
@@ -63,7 +63,10 @@ class Fleet {
     return {
       search, model, pause, count,
       head: h("div", { class: "head" }, h("h1", {}, "Fleet"), count),
-      summary: h("section", { class: "summary", "aria-label": "Summary" }),
+      summary: new Summary({
+        onState: (state) => this.choose({ state: this.filter.state === state ? "" : state }),
+        onHorizon: (horizon) => this.chooseHorizon(horizon),
+      }),
       tools: h("div", { class: "toolbar" }, h("div", { class: "search" }, search, h("kbd", { "aria-hidden": "true" }, "/")), model, h("span", { class: "space" }), pause),
       body: h("section", { class: "fleet-list", "aria-label": "Units by urgency" }, loading("Loading the fleet")),
     };
@@ -93,7 +96,7 @@ class Fleet {
       this.draw();
     } catch (error) {
       if (error.name === "AbortError" || turn !== this.turn) return;
-      put(this.parts.summary);
+      this.parts.summary.draw(null);
       put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, this.context.again));
       this.table = null;
     }
@@ -272,64 +275,9 @@ class Fleet {
   }
 
   drawSummary() {
-    const { summary } = this;
-    if (!summary || (!summary.units && !this.filter.state)) return put(this.parts.summary);
-    const states = Object.entries(summary.states).filter(([state, n]) => n > 0 || FILTERS.slice(0, 3).includes(state));
-    states.sort(([a], [b]) => FILTERS.indexOf(a) - FILTERS.indexOf(b));
-    put(
-      this.parts.summary,
-      h(
-        "div", { class: "card states" },
-        h("div", { class: "title" }, h("span", {}, "Units"), h("b", {}, number(summary.units))),
-        h("div", { class: "stack", "aria-hidden": "true" }, states.map(([state, n]) => n > 0 && h("span", { class: STATES[state]?.tone ?? "neutral", style: { "flex-grow": n } }))),
-        h("div", { class: "chips", role: "group", "aria-label": "Filter by state" }, states.map(([state, n]) => this.chip(state, n)), this.ended()),
-      ),
-      this.failing(summary.fails_within ?? {}),
-    );
-  }
-
-  chip(state, count) {
-    const chosen = this.filter.state === state;
-    return h(
-      "button", { type: "button", class: `chip ${STATES[state]?.tone ?? "neutral"}`, "aria-pressed": String(chosen), onclick: () => this.choose({ state: chosen ? "" : state }) },
-      h("span", { class: "mark", "aria-hidden": "true" }, STATES[state]?.mark ?? "·"), STATES[state]?.label ?? state, count !== null && h("b", {}, number(count)),
-    );
-  }
-
-  /** Ended units are out of the list, unless they are asked for. */
-  ended() {
-    return h("span", { class: "ended" }, ["failed", "removed"].map((state) => this.chip(state, null)));
-  }
-
-  /** How many units are expected to fail within each horizon; models with other horizons stand apart. */
-  failing(byModel) {
-    const groups = new Map();
-    for (const [model, expected] of Object.entries(byModel)) {
-      const horizons = Object.keys(expected).map(Number).sort((a, b) => a - b);
-      if (!horizons.length) continue;
-      const name = horizons.join();
-      const group = groups.get(name) ?? { models: [], horizons, sums: horizons.map(() => 0) };
-      group.models.push(model);
-      horizons.forEach((horizon, i) => (group.sums[i] += expected[horizon]));
-      groups.set(name, group);
-    }
-    if (!groups.size) return null;
-    const several = groups.size > 1;
-    return h(
-      "div", { class: "card failing" },
-      h("div", { class: "title" }, h("span", {}, "Expected to fail within")),
-      [...groups.values()].map((group) =>
-        h("div", { class: "horizons", role: "group", "aria-label": several ? group.models.join(", ") : "Horizon of the column" }, several && h("span", { class: "muted small of" }, group.models.join(", ")), group.horizons.map((horizon, i) => this.horizonButton(horizon, group.sums[i]))),
-      ),
-    );
-  }
-
-  horizonButton(horizon, expected) {
-    const text = expected > 0 && expected < 9.95 ? number(expected, 1) : number(expected);
-    return h(
-      "button", { type: "button", "aria-pressed": String(horizon === this.horizon), title: "Show this probability in the list", onclick: () => this.chooseHorizon(horizon) },
-      h("b", {}, text), h("span", { class: "muted small" }, `${horizon} cycles`),
-    );
+    const { summary, filter, horizon } = this;
+    const isEmpty = !summary || (!summary.units && !filter.state);
+    this.parts.summary.draw(isEmpty ? null : summary, { state: filter.state, horizon });
   }
 
   chooseHorizon(horizon) {

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, each_look
+from tests.browser import both_sizes, desktop, each_look
 from tests.integration.conftest import running
 from tests.page_fleet import STRANGE, fill, predict, window
 from tests.tiny_bundle import pumps
@@ -199,4 +199,24 @@ def test_a_paused_list_stays_as_it_is(opened, client):
     page.get_by_role("button", name="Resume").click()
 
     expect(first_unit(page)).to_be_visible()
+    remove(client, made)
+
+
+@desktop
+def test_an_event_leaves_focus_and_a_click_that_has_begun(opened, client):
+    opened.go("#/?q=pump-000")
+    page = opened.page
+    rows(page).first.wait_for()
+    expect(page.locator("#live")).to_have_text("Live")
+    chip = page.locator(".chip").filter(has_text="Degrading")
+    made = window(0, pumps(units=1, seed=99)[0], 32) | {"unit": "pump-000x"}
+    chip.hover()
+    page.mouse.down()
+    predict(client, [made])
+    page.get_by_role("link", name="pump-000x").wait_for()
+    focused = page.evaluate("document.activeElement.className")
+    page.mouse.up()
+
+    assert focused == "chip degrading"
+    expect(chip).to_have_attribute("aria-pressed", "true")
     remove(client, made)
