@@ -23,9 +23,9 @@ def lives(client: httpx.Client, unit: str, *, seed: int, share: float) -> None:
         }
         for end in range(10, len(cycles), 6)
     ]
-    asked = {"windows": windows, "explain": "none"}
+    asked = {"model": "fd001", "windows": windows, "explain": "none"}
     client.post("/v1/predict", json=asked).raise_for_status()
-    body = {"cycles": cycles, "columns": columns}
+    body = {"model": "fd001", "cycles": cycles, "columns": columns}
     client.post(f"/v1/units/{quote(unit, safe='')}/cycles", json=body).raise_for_status()
 
 

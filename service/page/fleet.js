@@ -65,7 +65,7 @@ class Fleet {
       head: h("div", { class: "head" }, h("h1", {}, "Fleet"), count),
       summary: new Summary({
         onState: (state) => this.choose({ state: this.filter.state === state ? "" : state }),
-        onHorizon: (horizon) => this.chooseHorizon(horizon),
+        onHorizon: (horizon) => ((this.isChosen = true), this.setHorizon(horizon), this.drawSummary()),
       }),
       tools: h("div", { class: "toolbar" }, h("div", { class: "search" }, search, h("kbd", { "aria-hidden": "true" }, "/")), model, h("span", { class: "space" }), pause),
       body: h("section", { class: "fleet-list", "aria-label": "Units by urgency" }, loading("Loading the fleet")),
@@ -234,7 +234,7 @@ class Fleet {
 
   draw() {
     const units = [...this.units.values()].sort(byUrgency);
-    this.horizon ??= middle(Object.keys(units[0]?.failure_probability ?? {}).map(Number));
+    this.checkHorizon(units);
     for (const unit of units) {
       if (!(this.scale.get(unit.model) >= unit.interval.upper)) this.scale.set(unit.model, unit.interval.upper);
     }
@@ -261,6 +261,21 @@ class Fleet {
     );
   }
 
+  /** Keep a chosen horizon while a listed model has it; else take the middle one of the model with the most units. */
+  checkHorizon(units) {
+    const models = new Map();
+    for (const { model, failure_probability: chances } of units) {
+      const known = models.get(model) ?? { units: 0, horizons: [] };
+      known.units += 1;
+      if (!known.horizons.length) known.horizons = Object.keys(chances ?? {}).map(Number);
+      models.set(model, known);
+    }
+    const found = [...models.values()].filter(({ horizons }) => horizons.length);
+    if (!found.length || (this.isChosen && found.some(({ horizons }) => horizons.includes(this.horizon)))) return;
+    this.isChosen = false;
+    this.setHorizon(middle(found.reduce((most, one) => (one.units > most.units ? one : most)).horizons));
+  }
+
   horizonText() {
     return this.horizon === null ? "Fails" : `Fails in ${this.horizon}`;
   }
@@ -280,10 +295,10 @@ class Fleet {
     this.parts.summary.draw(isEmpty ? null : summary, { state: filter.state, horizon });
   }
 
-  chooseHorizon(horizon) {
+  setHorizon(horizon) {
+    if (horizon === this.horizon) return;
     this.horizon = horizon;
     if (this.table) this.fails.textContent = this.horizonText();
-    this.drawSummary();
     this.list.redraw();
   }
 

@@ -7,9 +7,11 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, each_look
+from tests.browser import both_sizes, desktop, each_look
 from tests.integration.conftest import running
-from tests.page_fleet import fill
+from tests.page_fleet import fill, predict, window
+from tests.page_unit import lives
+from tests.tiny_bundle import pumps
 
 UNITS = 60
 
@@ -104,3 +106,23 @@ def test_monitoring_of_a_model_without_windows_has_no_means(service):
 
 def test_monitoring_of_an_unknown_model_is_not_found(service):
     assert service.ask("GET", "/v1/models/nothing/monitoring").status_code == 404
+
+
+@desktop
+def test_the_column_of_probabilities_has_a_horizon_of_the_listed_models(opened, service):
+    with service.client() as client:
+        predict(client, [window(0, pumps(units=1, seed=99)[0], 40) | {"unit": "seen-0"}])
+        lives(client, "seen-1", seed=5, share=0.2)
+        lives(client, "seen-2", seed=6, share=0.2)
+        horizons = client.get("/v1/models/fd001").json()["manifest"]["horizons"]
+    usual = f"Fails in {horizons[1]}"
+    page = opened.page
+    opened.go("#/?q=seen-")
+    heading = page.get_by_role("columnheader", name="Fails in")
+    expect(page.locator(".rows a")).to_have_count(3)
+
+    expect(heading).to_have_text(usual)
+    page.get_by_role("button", name="15 cycles").click()
+    expect(heading).to_have_text("Fails in 15")
+    page.get_by_label("Model", exact=True).select_option("fd001")
+    expect(heading).to_have_text(usual)
