@@ -27,7 +27,7 @@ LEAST_SHARE: Final = 0.01
 MOST_MOVES: Final = 50
 """Maximum iterations of the centres; well separated settings need two or three."""
 MOST_READINGS: Final = 60_000
-"""Maximum number of readings; more are thinned out evenly, for speed."""
+"""Maximum number of readings, for speed. Of more so many are drawn: every n-th would miss a duty cycle."""
 
 _Array = NDArray[np.float64]
 
@@ -68,7 +68,8 @@ def find_regimes(trajectories: Sequence[Trajectory], schema: Schema) -> Regimes:
     """
     where, sensors_at = schema.indices("setting"), schema.indices("sensor")
     everything = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float64)
-    thinned = everything[:: -(-len(everything) // MOST_READINGS)]
+    drawn = np.random.default_rng(0).permutation(len(everything))[:MOST_READINGS]
+    thinned = everything[np.sort(drawn)]
     settings = thinned[:, where]
     complete = ~np.isnan(settings).any(axis=1)
     if not where or not sensors_at or not complete.any():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.domain import Column, Schema, Trajectory
-from model.regimes import Regimes, find_regimes
+from model.regimes import MOST_READINGS, Regimes, find_regimes
 
 FLIGHT = Schema(
     (
@@ -39,6 +39,17 @@ def test_there_are_as_many_regimes_as_conditions(count):
     regimes = find_regimes(flights(CONDITIONS[:count]), FLIGHT)
 
     np.testing.assert_allclose(regimes.centre, CONDITIONS[:count], atol=0.01)
+
+
+def test_a_duty_cycle_of_two_conditions_is_two_regimes_in_more_readings_than_are_looked_at():
+    rng = np.random.default_rng(0)
+    settings = np.tile(CONDITIONS[:2], (MOST_READINGS // 2 + 500, 1))
+    sensors = settings[:, :1] + rng.normal(0, 0.1, (len(settings), 2))
+    readings = np.hstack([settings, sensors]).astype(np.float32)
+
+    regimes = find_regimes([Trajectory("1", np.arange(len(readings)), readings, failed=True)], FLIGHT)
+
+    np.testing.assert_allclose(regimes.centre, CONDITIONS[:2], atol=1e-3)
 
 
 def test_settings_that_are_noise_are_one_regime():
