@@ -22,6 +22,8 @@ SHRINKAGE: Final = 0.3
 """Share of the diagonal in the covariance; it limits the effect of a missing column."""
 SHRINKAGE_ALONE: Final = 0.7
 """The same for the distance of one feature given all others, which a missing feature distorts more."""
+WINDOWS_A_FEATURE: Final = 2
+"""Minimum number of windows that a covariance is estimated from, over its features."""
 
 
 class Statistics(NamedTuple):
@@ -118,7 +120,9 @@ class Novelty(nn.Module):
 
     def _fit_change(self, change: FloatArray, lengths: IntArray) -> None:
         centred = change - change.mean(0)
-        whole = centred[lengths == lengths.max()]
+        # Windows of full length; where these are too few, the longest ones.
+        fewest = min(WINDOWS_A_FEATURE * change.shape[1], len(lengths))
+        whole = centred[lengths >= np.sort(lengths)[-fewest]]
         variance, axes = _axes(whole, SHRINKAGE)
         whiten = axes / np.sqrt(variance)
         variance, axes = _axes(whole, SHRINKAGE_ALONE)

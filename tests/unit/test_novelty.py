@@ -104,3 +104,18 @@ def test_short_windows_are_expected_to_scatter_more():
 
     assert few == pytest.approx(1.0)
     assert many > 2.5
+
+
+@pytest.mark.parametrize("whole", [1, 2])
+def test_hardly_a_window_of_full_length_is_completed_by_the_longest_ones(new, whole):
+    made, readings = Novelty(COLUMNS, context=CYCLES), windows(500, seed=0)
+    lengths = torch.from_numpy(np.random.default_rng(0).integers(5, CYCLES, len(readings)))
+    lengths[:whole] = CYCLES
+    found, _ = statistics(readings, lengths)
+
+    made.fit(found.rows().numpy(), lengths.numpy())
+
+    assert all(torch.isfinite(buffer).all() for buffer in made.buffers())
+    assert (made(*statistics(new)) > 1).float().mean() < 0.1
+    apart_from_its_companion(new)
+    assert made(*statistics(new)).median().item() > 1.5
