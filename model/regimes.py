@@ -157,5 +157,5 @@ def _unit_variance(sensors: _Array) -> _Array:
     mean = mean_of_known(sensors)
     centred = np.where(np.isnan(sensors), 0.0, sensors - mean)
     deviation = np.sqrt((centred**2).mean(axis=0))
-    moves = deviation > 1e-6 * (1.0 + np.abs(mean))
+    moves = deviation > 1e-6 * np.abs(mean)
     return np.where(moves, centred / np.where(moves, deviation, 1.0), 0.0)

@@ -41,6 +41,18 @@ def test_there_are_as_many_regimes_as_conditions(count):
     np.testing.assert_allclose(regimes.centre, CONDITIONS[:count], atol=0.01)
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e-7, 1e-9])
+def test_regimes_do_not_depend_on_the_unit_of_measure_of_the_sensors(unit):
+    units = [
+        replace(
+            each, readings=(each.readings - np.float32([0, 0, 600, 600])) * np.float32([1, 1, unit, unit])
+        )
+        for each in flights(CONDITIONS[:3])
+    ]
+
+    assert len(find_regimes(units, FLIGHT)) == 3
+
+
 def test_a_duty_cycle_of_two_conditions_is_two_regimes_in_more_readings_than_are_looked_at():
     rng = np.random.default_rng(0)
     settings = np.tile(CONDITIONS[:2], (MOST_READINGS // 2 + 500, 1))
