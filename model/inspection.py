@@ -54,12 +54,12 @@ class BoundFacts:
     """Failure bound and the last values of the units."""
 
     rule: FailureRule
-    missed: int  # Units whose last value does not reach the bound
+    missed: int  # Units whose last known value does not reach the bound
     begins_beyond: tuple[str, ...]  # Units whose first value is beyond the bound
     nearest: float  # The last value that comes closest, or lies farthest beyond; NaN without values
     nearby: float | None  # A bound near this one that at least a tenth more of the units reach
     reach_nearby: int  # Units that reach `nearby`
-    goes_on: float  # Median cycles from the first value beyond the bound to the last cycle, failed units
+    goes_on: float  # Median cycles from the first value beyond the bound to the last value, failed units
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,18 +197,18 @@ def bound_facts(
     values: Mapping[str, FloatArray], cycles: Mapping[str, IntArray], rule: FailureRule
 ) -> BoundFacts:
     """Compare the failure column's values [N] of each unit, in order of cycles, with the bound."""
-    known = {name: unit[~np.isnan(unit)] for name, unit in values.items()}
-    first = {name: float(unit[0]) for name, unit in known.items() if len(unit)}
+    # As `FailureRule.failure_row`: only known values count.
+    rows = {name: np.flatnonzero(~np.isnan(unit)) for name, unit in values.items()}
+    known = {name: (values[name][at], cycles[name][at]) for name, at in rows.items() if len(at)}
+    first = {name: float(unit[0]) for name, (unit, _) in known.items()}
     starts = np.array(list(first.values()))
-    # What the reader judges: the value of the last cycle, and a missing one is no failure.
-    lasts = np.array([unit[-1] for unit in values.values() if not np.isnan(unit[-1])])
+    lasts = np.array([unit[-1] for unit, _ in known.values()])
     bound, sign = (rule.at_most, 1.0) if rule.at_most is not None else (rule.at_least, -1.0)
     assert bound is not None  # noqa: S101 a rule has exactly one bound
     short = sign * (lasts - bound)  # how far each unit stays short of the bound; 0 or less: failed
     nearby = _nearby(short, step=_step(starts, bound))
-    beyond = [sign * (unit - bound) <= 0 for unit in values.values()]
-    judged = zip(beyond, cycles.values(), strict=True)
-    goes_on = [int(cycle[-1] - cycle[np.argmax(unit)]) for unit, cycle in judged if len(unit) and unit[-1]]
+    judged = [(sign * (unit - bound) <= 0, cycle) for unit, cycle in known.values()]
+    goes_on = [int(cycle[-1] - cycle[np.argmax(beyond)]) for beyond, cycle in judged if beyond[-1]]
     return BoundFacts(
         rule=rule,
         missed=len(values) - int((short <= 0).sum()),

@@ -73,6 +73,14 @@ def test_cycles_beyond_a_bound_are_counted_where_readings_are_skipped():
     assert facts.goes_on == 20
 
 
+def test_units_whose_last_cycles_lack_the_failure_column_reach_the_bound_by_their_last_known_value():
+    values = {"a": np.array([1.0, np.nan, 0.8, np.nan, 0.7, np.nan, np.nan]), "b": np.array([np.nan, np.nan])}
+
+    facts = bound_facts(values, numbered(values), FailureRule("capacity", at_most=0.85))
+
+    assert (facts.missed, facts.nearest, facts.goes_on) == (1, 0.7, 2)
+
+
 def test_a_bound_that_most_units_just_miss_is_named_with_one_that_they_reach():
     rng = np.random.default_rng(0)
     values = {str(n): np.linspace(1.2, end, 50) for n, end in enumerate(rng.uniform(0.8801, 0.8899, 20))}
