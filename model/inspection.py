@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import BoolArray, FloatArray, IntArray, Role, Trajectory, cycles_left
+from model.dataset import ReadingsByCycle
+from model.domain import BoolArray, FloatArray, IntArray, Role, Trajectory, cycles_left, longest_gap
 from model.fleet import FailureRule, Fleet
 from model.readers import Rows
 
@@ -92,7 +93,7 @@ class Inspection:
     duplicates: int  # Rows that repeat a unit and cycle
     duplicate: str  # The first of them, in words; empty without one
     gaps: int  # Units with skipped cycle numbers
-    skipped: float  # Share of the cycles of all units without a reading
+    skipped: float  # Share of the cycles without a reading; longer gaps, where windows begin anew, apart
     refused: float  # Share of the windows, one a reading, that skipped cycles make the service refuse
     columns: tuple[ColumnFacts, ...]  # In schema order
     bound: BoundFacts | None  # None: every unit ran to failure
@@ -124,8 +125,8 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         duplicates=len(pairs),
         duplicate=rows.first_duplicate() if len(pairs) else "",
         gaps=sum(bool((np.diff(each.cycles) > 1).any()) for each in trajectories),
-        skipped=1.0 - sum(map(len, trajectories)) / sum(map(_span, trajectories)),
-        refused=float(np.mean(np.concatenate([_too_empty(each.cycles, fleet) for each in trajectories]))),
+        skipped=1.0 - sum(map(len, trajectories)) / sum(_counted(each, fleet) for each in trajectories),
+        refused=float(np.mean(np.concatenate([_too_empty(each, fleet) for each in trajectories]))),
         columns=tuple(
             column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)
             for (column, readings), repeats in zip(names, repeated, strict=True)
@@ -144,11 +145,16 @@ def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
     return tuple(float(value) for value in np.quantile([*map(_span, units)], QUANTILES))
 
 
-def _too_empty(cycles: IntArray, fleet: Fleet) -> BoolArray:
-    """Tell whether skipped cycles are too many of the window that ends at each of these cycles [N]."""
-    length = np.minimum(cycles - cycles[0] + 1, fleet.context)
+def _too_empty(unit: Trajectory, fleet: Fleet) -> BoolArray:
+    """Tell whether skipped cycles are too many of the window that ends at each of the unit's cycles [N]."""
+    cycles, length = unit.cycles, ReadingsByCycle([unit], context=fleet.context).lengths
     there = np.arange(1, len(cycles) + 1) - np.searchsorted(cycles, cycles - length + 1)
     return there < (1.0 - fleet.max_missing_fraction) * length
+
+
+def _counted(unit: Trajectory, fleet: Fleet) -> int:
+    steps = np.diff(unit.cycles)
+    return 1 + int(np.where(steps > longest_gap(fleet.context) + 1, 1, steps).sum())
 
 
 def _span(unit: Trajectory) -> int:

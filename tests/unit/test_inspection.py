@@ -294,6 +294,17 @@ def test_units_numbered_in_steps_that_leave_windows_empty_are_a_warning(inspecte
     assert ", and 98.4% of the windows have too few readings for an answer" in text
 
 
+def test_windows_that_begin_anew_after_an_outage_are_not_too_empty(inspected):
+    def with_outage(text):
+        head, *rows = text.splitlines()
+        return "\n".join([head, *(row for row in rows if not 10 < int(row.split(",")[1]) <= 28)])
+
+    facts, found = inspected(change=with_outage)
+
+    assert (facts.gaps, facts.skipped, facts.refused) == (24, 0.0, 0.0)
+    assert not any("too few readings" in finding.text for finding in found)
+
+
 @given(
     arrays.arrays(np.float32, st.integers(0, 60), elements=st.floats(-1e6, 1e6, width=32) | st.just(np.nan))
 )
