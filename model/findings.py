@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from model.domain import InvalidData, Trajectory
-from model.fleet import FailureRule, Fleet
+from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
 from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection, inspect_rows
 from model.readers import read_rows
 from model.screen import number_table, say, tell
@@ -29,6 +29,9 @@ MANY: Final = 0.001
 """Share of outliers among a column's readings from which they deserve a look."""
 LATE_START: Final = 0.1
 """Share of the median life at which records begin on average, from which cycle numbers may be no age."""
+OFTEN: Final = 0.1
+"""Share of the readings at which windows begin anew, from which skipped cycles leave them short."""
+NUMBER: Final = "number the readings 1, 2, 3, .. or leave out the key cycle"
 MANY_RUNNING: Final = 0.2
 """Share of units that have not failed, from which those that failed may be unlike the others."""
 FEW_UNITS: Final = 20
@@ -163,11 +166,12 @@ def _of_rows(facts: Inspection) -> Iterator[Finding]:
             f"{facts.skipped:.1%} of the cycles as missing"
         )
         if facts.refused:
-            text += (
-                f", and {facts.refused:.1%} of the windows have too few readings for an answer: number the "
-                "readings 1, 2, 3, .. or leave out the key cycle, if cycles need not count"
-            )
-        yield Finding("warning" if facts.refused else "note", text)
+            text += f", and {facts.refused:.1%} of the windows have too few readings for an answer"
+        if facts.anew > OFTEN:
+            text += f", and windows begin anew at {facts.anew:.1%} of the readings"
+        if weighs := facts.refused > 0 or facts.anew > OFTEN:
+            text += f": {NUMBER}, if cycles need not count"
+        yield Finding("warning" if weighs else "note", text)
 
 
 def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator[Finding]:
@@ -236,6 +240,9 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
         return
     median, longest = facts.lives[MEDIAN], facts.lives[LONGEST]
     cap, context = facts.suggested.cap, facts.suggested.context
+    if facts.window < SHORTEST_CONTEXT:
+        text = f"windows: expected two cycles before a failure, got none: lives need three readings; {NUMBER}"
+        yield Finding("error", text)
     if fleet.context > longest:
         yield Finding(
             "error",

@@ -24,6 +24,8 @@ Format = Literal["cmapss", "csv", "parquet", "feather", "xlsx"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 CONFIGS: Final = Path(__file__).parent / "configs"
 ONE_FILE_A_UNIT: Final = "file"
+SHORTEST_CONTEXT: Final = 2
+"""Minimum of the context, in cycles: attention over one cycle says nothing."""
 WITHIN_CAP: Final = 0.9
 """Share of the cap up to which horizons and bounds lie: labels end at the cap, so of a unit with the cap or
 more left nobody can say how probable it is to fail by then."""
@@ -121,8 +123,10 @@ class Fleet(ModelDefaults):
             f"cap must be above 0 and at most {LARGEST_CYCLE}, got {self.cap}": (
                 0 < self.cap <= LARGEST_CYCLE
             ),
-            f"1 <= shortest <= context <= {LONGEST_CONTEXT}, got shortest {self.shortest}, "
-            f"context {self.context}": 1 <= self.shortest <= self.context <= LONGEST_CONTEXT,
+            f"1 <= shortest <= context and {SHORTEST_CONTEXT} <= context <= {LONGEST_CONTEXT}, "
+            f"got shortest {self.shortest}, context {self.context}": (
+                1 <= self.shortest <= self.context and SHORTEST_CONTEXT <= self.context <= LONGEST_CONTEXT
+            ),
             f"horizons must be positive and rise, got {list(self.horizons)}": (
                 bool(self.horizons) and positive_rising
             ),

@@ -52,7 +52,7 @@ KEYS: Final = (
     Key(TOP, "cap", "125.0", "RUL in cycles above which an answer is \"at least\".",
         "About where wear begins to show. Too high: the model guesses from the average life. "
         "Too low: it warns late. `rul inspect` suggests one."),
-    Key(TOP, "context", "60", "Maximum cycles that the model reads.",
+    Key(TOP, "context", "60", "Maximum cycles that the model reads, at least 2.",
         "Longer than the noise, shorter than most lives. Longer costs time and rarely gains above 60."),
     Key(TOP, "shortest", "1", "Minimum cycles of an evaluated window.",
         "Raise it if units are never asked about in their first cycles."),

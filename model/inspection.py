@@ -14,7 +14,7 @@ import numpy as np
 
 from model.dataset import ReadingsByCycle
 from model.domain import BoolArray, FloatArray, IntArray, Role, Trajectory, cycles_left, longest_gap
-from model.fleet import FailureRule, Fleet
+from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
 from model.readers import Rows
 
 QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 1.0)
@@ -95,6 +95,8 @@ class Inspection:
     gaps: int  # Units with skipped cycle numbers
     skipped: float  # Share of the cycles without a reading; longer gaps, where windows begin anew, apart
     refused: float  # Share of the windows, one a reading, that skipped cycles make the service refuse
+    anew: float  # Share of the readings after a unit's first at which windows begin anew
+    window: int  # Cycles of the longest window before a failure
     columns: tuple[ColumnFacts, ...]  # In schema order
     bound: BoundFacts | None  # None: every unit ran to failure
     end: EndFacts | None  # Where units end, if every one counts as failed; None: nowhere in particular
@@ -108,6 +110,7 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
     kept = rows.without_duplicates()
     trajectories = kept.trajectories(fleet, run_to_failure=None)
     failed = [each for each in trajectories if each.failed]
+    windows = [(each, ReadingsByCycle([each], context=fleet.context).lengths) for each in trajectories]
     lives = life_quantiles(failed)
     names = zip(fleet.schema.columns, kept.readings.T, strict=True)
     repeated = repeated_truths(failed, columns=len(fleet.schema))
@@ -126,7 +129,9 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         duplicate=rows.first_duplicate() if len(pairs) else "",
         gaps=sum(bool((np.diff(each.cycles) > 1).any()) for each in trajectories),
         skipped=1.0 - sum(map(len, trajectories)) / sum(_counted(each, fleet) for each in trajectories),
-        refused=float(np.mean(np.concatenate([_too_empty(each, fleet) for each in trajectories]))),
+        refused=float(np.concatenate([_too_empty(*each, fleet) for each in windows]).mean()),
+        anew=sum(int((n[1:] == 1).sum()) for _, n in windows) / max(1, sum(len(n) - 1 for _, n in windows)),
+        window=max((int(n[:-1].max(initial=0)) for each, n in windows if each.failed), default=0),
         columns=tuple(
             column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)
             for (column, readings), repeats in zip(names, repeated, strict=True)
@@ -145,11 +150,10 @@ def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
     return tuple(float(value) for value in np.quantile([*map(_span, units)], QUANTILES))
 
 
-def _too_empty(unit: Trajectory, fleet: Fleet) -> BoolArray:
-    """Tell whether skipped cycles are too many of the window that ends at each of the unit's cycles [N]."""
-    cycles, length = unit.cycles, ReadingsByCycle([unit], context=fleet.context).lengths
-    there = np.arange(1, len(cycles) + 1) - np.searchsorted(cycles, cycles - length + 1)
-    return there < (1.0 - fleet.max_missing_fraction) * length
+def _too_empty(unit: Trajectory, lengths: IntArray, fleet: Fleet) -> BoolArray:
+    """Tell whether skipped cycles are too many of the windows of these lengths that end at each cycle [N]."""
+    there = np.arange(1, len(unit) + 1) - np.searchsorted(unit.cycles, unit.cycles - lengths + 1)
+    return there < (1.0 - fleet.max_missing_fraction) * lengths
 
 
 def _counted(unit: Trajectory, fleet: Fleet) -> int:
@@ -273,7 +277,7 @@ def suggest(lives: Sequence[float]) -> Suggested | None:
     short, median = lives[QUANTILES.index(0.05)], lives[QUANTILES.index(0.5)]
     cap = max(nice(LIFE_SHARE * median), 4.0)
     horizons = sorted({max(1, round(nice(share * cap))) for share in (0.08, 0.25, 0.5)})
-    context = min(LONGEST_CONTEXT, max(1, round(nice(min(short, cap) / 2))))
+    context = min(LONGEST_CONTEXT, max(SHORTEST_CONTEXT, round(nice(min(short, cap) / 2))))
     return Suggested(cap, context, tuple(horizons))
 
 

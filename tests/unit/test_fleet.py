@@ -111,6 +111,7 @@ def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
             r"\[\[settings\]\]: expected one table a column, with double brackets",
         ),
         ("cap = 100", "zzz = 100", "unknown key zzz: expected one of name, format, unit"),
+        ("context = 20", "context = 1", "2 <= context <= 100000, got shortest 1, context 1"),
         ("[5, 15]", "[]", r"horizons must be positive and rise, got \[\]"),
         ("[5, 15]", '["5"]', "horizons: expected a whole number, got text"),
         ('format = "csv"', 'format = "pdf"', "one of cmapss, csv, parquet, feather, xlsx, got 'pdf'"),
