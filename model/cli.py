@@ -117,7 +117,7 @@ def train(
     kind, config = fleet_named(fleet), TrainConfig(seed=seed, **training)
     files = data_files(data, kind)
     source = Source(", ".join(printable(file.name) for file in files), data_sha256(files), given)
-    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
+    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds, seed=seed)
     plan = Plan(trajectories, kind, network, config, folds, options)
     with connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster:
         if resume:

@@ -94,7 +94,7 @@ def experiment(
     torch.set_num_threads(threads)
     rows = _rows(row, set_ or [], against=against, heads=silence_heads, trials=search, seed=seed)
     kind, config = fleet_named(fleet), TrainConfig(seed=seed)
-    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
+    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds, seed=seed)
     measured = partial(run_rows, folds=folds, config=config, only=only, attention=attention)
     with (
         connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster,

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from rich.console import Console
 from rich.table import Table
 
+from model.dataset import split_units
 from model.domain import InvalidData, Trajectory
 from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
 from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection, inspect_rows
@@ -55,16 +56,23 @@ class Finding:
 
 
 def findings(
-    facts: Inspection, fleet: Fleet, *, folds: int | None = None, true_ruls: bool = False
+    facts: Inspection,
+    fleet: Fleet,
+    *,
+    folds: int | None = None,
+    seed: int = 0,
+    true_ruls: bool = False,
 ) -> list[Finding]:
     """List all findings, errors first; `folds` None: no training is planned.
 
-    `true_ruls` says that the user gives every unit's RUL, so that failures in the data do not matter.
+    `seed` is that of the folds. `true_ruls` says that the user gives every unit's RUL, so that failures in
+    the data do not matter.
     """
     found = [
         *_of_rows(facts),
         *(() if true_ruls else _of_failures(facts, fleet, folds=folds)),
         *(() if folds is None else _of_lives(facts, fleet)),
+        *(() if folds is None else _of_folds(facts, folds=folds, seed=seed)),
         *(finding for column in facts.columns for finding in _of_column(column, facts, fleet)),
     ]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
@@ -99,17 +107,23 @@ def print_inspection(data: Sequence[Path], kind: Fleet, *, folds: int) -> bool:
 
 
 def inspected_trajectories(
-    data: Sequence[Path], kind: Fleet, *, fleet: str, folds: int | None = None, true_ruls: bool = False
+    data: Sequence[Path],
+    kind: Fleet,
+    *,
+    fleet: str,
+    folds: int | None = None,
+    seed: int = 0,
+    true_ruls: bool = False,
 ) -> list[Trajectory]:
     """Read every unit, and print the most important findings on standard error.
 
-    `fleet` is what the user called `kind`; `folds` and `true_ruls` are those of `findings`.
+    `fleet` is what the user called `kind`; `folds`, `seed` and `true_ruls` are those of `findings`.
 
     Raises:
         InvalidData: the data would ruin the training.
     """
     rows, _ = read_rows(data, kind)
-    found = findings(inspect_rows(rows, kind), kind, folds=folds, true_ruls=true_ruls)
+    found = findings(inspect_rows(rows, kind), kind, folds=folds, seed=seed, true_ruls=true_ruls)
     if folds is not None:
         require_trainable(found)
     important = [finding for finding in found if finding.level != "note"]
@@ -264,6 +278,27 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
     elif fleet.cap < 0.1 * median:
         text = f"cap = {fleet.cap:g} is small beside the median life of {median:g} cycles; {cap:g} tells more"
         yield Finding("note", text)
+
+
+def _of_folds(facts: Inspection, *, folds: int, seed: int) -> Iterator[Finding]:
+    """Yield the columns without a reading in the units that train the network of a fold."""
+    if facts.failed < folds:
+        return
+    groups = split_units(facts.ended, parts=folds, seed=seed)
+    for column, units in zip(facts.columns, facts.read, strict=True):
+        place = f"[[{column.role}s]] {column.name}"
+        if not units and column.missing < 1:
+            text = (
+                f"{place}: expected readings before a failure, got none in any failed unit; remove the column"
+            )
+            yield Finding("error", text)
+        for fold, group in enumerate(groups, start=1):
+            if units and set(units) <= set(group):
+                text = (
+                    f"{place}: only fold {fold} has readings, in {_named(units)}, and its network trains on "
+                    "the others: remove the column"
+                )
+                yield Finding("error", text + " or choose another --seed" * (len(units) > 1))
 
 
 def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator[Finding]:

@@ -98,6 +98,8 @@ class Inspection:
     anew: float  # Share of the readings after a unit's first at which windows begin anew
     window: int  # Cycles of the longest window before a failure
     columns: tuple[ColumnFacts, ...]  # In schema order
+    ended: tuple[str, ...]  # Failed units
+    read: tuple[tuple[str, ...], ...]  # Failed units with a reading of each column, in schema order
     bound: BoundFacts | None  # None: every unit ran to failure
     end: EndFacts | None  # Where units end, if every one counts as failed; None: nowhere in particular
     early: tuple[str, ...]  # Units that end less than half-way there
@@ -135,6 +137,11 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         columns=tuple(
             column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)
             for (column, readings), repeats in zip(names, repeated, strict=True)
+        ),
+        ended=tuple(each.unit for each in failed),
+        read=tuple(
+            tuple(each.unit for each in failed if not np.isnan(each.readings[:, f]).all())
+            for f in range(len(fleet.schema))
         ),
         bound=None if fleet.failure is None else bound_facts(values, cycles, fleet.failure),
         end=end,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from model.dataset import split_units
 from model.domain import InvalidData
 from model.findings import findings, require_trainable
 from model.fleet import FailureRule, fleet_toml
@@ -143,6 +144,56 @@ def test_data_that_would_ruin_a_training_end_it_with_what_suits(inspected, fleet
     _, found = inspected(fleet, units=units)
 
     with pytest.raises(InvalidData, match=f"^{message}"):
+        require_trainable(found)
+
+
+FOLDS = split_units([str(unit + 1) for unit in range(24)], parts=5, seed=0)
+
+
+def only_in(units):
+    """Empty the pressure of all other units."""
+
+    def change(text):
+        head, *rows = (line.split(",") for line in text.splitlines())
+        kept = [row if row[0] in units else [*row[:-1], ""] for row in rows]
+        return "\n".join(",".join(row) for row in [head, *kept])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        (
+            FOLDS[2][:1],
+            rf"pressure: only fold 3 has readings, in 1 unit \({FOLDS[2][0]}\), .*: remove the column$",
+        ),
+        (FOLDS[4][:2], r"pressure: only fold 5 has readings, in 2 units .* or choose another --seed$"),
+    ],
+)
+def test_a_column_that_units_of_one_fold_alone_have_ends_a_training(inspected, units, message):
+    facts, found = inspected(change=only_in(units))
+
+    with pytest.raises(InvalidData, match=rf"^\[\[sensors\]\] {message}"):
+        require_trainable(found)
+    assert "error" not in {each.level for each in findings(facts, SHORT_LIVED)}
+
+
+def test_a_column_that_units_of_two_folds_have_does_not_end_a_training(inspected):
+    require_trainable(inspected(change=only_in([FOLDS[0][0], FOLDS[1][0]]))[1])
+
+
+def test_a_column_that_only_running_units_have_ends_a_training(inspected):
+    rule = FailureRule("vibration", at_least=9.0)
+    running = {
+        each for each in map(str, range(1, 25)) if each not in inspected(replace(WORN, failure=rule))[0].ended
+    }
+
+    _, found = inspected(replace(WORN, failure=rule), change=only_in(running))
+
+    with pytest.raises(
+        InvalidData, match="pressure: expected readings before a failure, got none in any failed"
+    ):
         require_trainable(found)
 
 
