@@ -173,7 +173,8 @@ def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array,
     """Compute mean and standard deviation per regime and column, both [R, F].
 
     A column without readings in a regime has the statistics of all regimes. A constant column has
-    standard deviation 1, so z-scores stay finite.
+    standard deviation 1, so z-scores stay finite; one that differs by less than a step of float32 has 1 or
+    that step.
     """
     mean = np.tile(np.nanmean(readings, axis=0), (count, 1))
     deviation = np.tile(np.nanstd(readings, axis=0), (count, 1))
@@ -182,9 +183,9 @@ def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array,
         seen = ~np.isnan(rows).all(axis=0)
         mean[r, seen] = np.nanmean(rows[:, seen], axis=0)
         deviation[r, seen] = np.nanstd(rows[:, seen], axis=0)
-    # Readings are float32: a deviation of a few of its steps is rounding.
-    rounding = 4 * float(np.finfo(np.float32).eps) * np.abs(mean)
-    return mean, np.where(deviation > rounding, deviation, 1.0)
+    # Readings are float32: a deviation below one of its steps is rounding.
+    step = float(np.finfo(np.float32).eps) * np.abs(mean)
+    return mean, np.where(deviation > step, deviation, np.maximum(step * (deviation > 0), 1.0))
 
 
 def _deciles(readings: _Array, rows: NDArray[np.bool_]) -> list[list[float]]:

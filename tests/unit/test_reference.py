@@ -168,6 +168,43 @@ def test_a_column_that_does_not_move_keeps_z_scores_finite():
     assert np.abs(np.array(reference.degradation.z)[:, 2]).max() < 1e-3
 
 
+@pytest.mark.parametrize(("level", "deviation"), [(1e8, 40.0), (1e8, 20.0), (1.0, 4e-7)])
+def test_a_deviation_of_more_than_a_step_of_float32_scales_its_column(level, deviation):
+    rng = np.random.default_rng(0)
+    large = [
+        replace(u, readings=np.column_stack([u.readings[:, :2], level + deviation * rng.normal(size=len(u))]))
+        for u in worn_pumps(units=40, seed=0, loads=(40.0,))
+    ]
+    rounded = [replace(unit, readings=unit.readings.astype(np.float32)) for unit in large]
+
+    (regime,) = fit_reference(rounded, PUMP_SCHEMA).regimes
+
+    assert regime.standard_deviation[2] == pytest.approx(deviation, rel=0.05)
+
+
+@pytest.mark.parametrize(("level", "least"), [(1e8, 8.0), (518.67, 1.0)])
+def test_a_column_that_differs_by_steps_of_float32_alone_keeps_z_scores_small(level, least):
+    rare = [replace(unit, readings=unit.readings.copy()) for unit in UNITS]
+    for unit in rare:
+        unit.readings[:, 2] = np.float32(level)
+        unit.readings[::20, 2] = np.nextafter(np.float32(level), np.float32(np.inf))
+
+    reference = fit_reference(rare, PUMP_SCHEMA)
+
+    assert all(regime.standard_deviation[2] >= least for regime in reference.regimes)
+
+
+def test_a_large_constant_column_has_standard_deviation_1():
+    still = [
+        replace(unit, readings=unit.readings * np.float32([1, 1, 0]) + np.float32([0, 0, 1e8]))
+        for unit in UNITS
+    ]
+
+    reference = fit_reference(still, PUMP_SCHEMA)
+
+    assert [regime.standard_deviation[2] for regime in reference.regimes] == [1.0, 1.0]
+
+
 def test_a_column_without_any_reading_is_named():
     blind = [replace(unit, readings=unit.readings * np.float32([1, np.nan, 1])) for unit in UNITS]
 
