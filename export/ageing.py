@@ -29,6 +29,13 @@ _Array = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 
 LIVES: Final = 200
+MOST_READINGS: Final = 1_000_000
+"""Maximum number of readings of these lives; of longer ones every n-th cycle stands for its neighbours."""
+LONGEST_AGE: Final = 1_000_000
+"""Cycles from which all ages count as one."""
+EVEN_GRID: Final = 75_000
+"""RUL in cycles up to which the grid is even; above it `GEOMETRIC` more points reach the longest life."""
+GEOMETRIC: Final = 200
 MOVES: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 NOISES: Final = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 """How far a column may move in one regime, and how much it may scatter, over what is shared by all."""
@@ -59,7 +66,6 @@ def drift_reference(manifest: Manifest) -> DriftReference:
     regimes = [_regime(manifest, regime, ageing) for regime in manifest.regimes]
     age_edges = np.quantile(age, np.arange(1, AGES) / AGES)
     settings, centre, scale, reach = _settings(manifest)
-    left = np.bincount(age, weights=rul) / np.maximum(np.bincount(age), 1)
     return DriftReference(
         names=manifest.schema_of_columns.names,
         heads=tuple(each.head for each in manifest.entropy),
@@ -77,7 +83,7 @@ def drift_reference(manifest: Manifest) -> DriftReference:
         age_edges=age_edges,
         rul_by_age=_rul_by_age(age, rul, age_edges, manifest),
         bands_by_age=_bands_by_age(age, rul, age_edges, band_edges),
-        left_by_age=left,
+        left_by_age=_left_by_age(age, rul),
         believed=BELIEVED * manifest.cap,
         entropy_edges=np.array(
             [each.limits(manifest.context) for each in manifest.entropy], dtype=np.float64
@@ -113,14 +119,16 @@ def normal_share(z: _Array) -> _Array:
 
 
 def training_readings(manifest: Manifest) -> tuple[_Integers, _Integers]:
-    """Age and RUL, in cycles, of every reading of `LIVES` units that live as training's quantiles have it."""
+    """Age and RUL, in cycles, of the readings of `LIVES` units that live as training's quantiles have it."""
     quantiles = manifest.degradation.life_quantiles
     at = (np.arange(LIVES) + 0.5) / LIVES
     lives = np.maximum(np.rint(np.interp(at, np.linspace(0, 1, len(quantiles)), quantiles)), 1).astype(
         np.int64
     )
-    age = np.concatenate([np.arange(1, life + 1) for life in lives])
-    return age, np.repeat(lives, lives) - age
+    every = -(-int(lives.sum()) // (MOST_READINGS - LIVES))  # rounding adds one a life
+    ages = [np.arange(1, life + 1, every) for life in lives]
+    age = np.concatenate(ages)
+    return age, np.repeat(lives, [len(own) for own in ages]) - age
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,8 +145,10 @@ class Ageing:
     def of(cls, manifest: Manifest, rul: _Integers, edges: _Array) -> Ageing:
         """Read off the manifest, weighted by the RULs of all readings; `edges` part the bands."""
         longest = int(rul.max())
-        near, far = np.arange(0, min(longest, 40) + 1, 4), np.arange(40, longest + 1, 15)
-        cycles = np.unique(np.concatenate([near, far]))
+        even = min(longest, EVEN_GRID)
+        near, far = np.arange(0, min(even, 40) + 1, 4), np.arange(40, even + 1, 15)
+        further = np.geomspace(even, longest, GEOMETRIC if longest > even else 0)
+        cycles = np.unique(np.concatenate([near, far, further.astype(np.int64)]))
         middles = (cycles[1:] + cycles[:-1]) / 2
         weight = np.bincount(np.searchsorted(middles, rul), minlength=len(cycles)) / len(rul)
         band = np.searchsorted(edges, cycles, side="right")
@@ -258,6 +268,13 @@ def _rul_by_age(age: _Integers, rul: _Integers, edges: _Array, manifest: Manifes
     below = normal_share((cuts - capped[:, None]) / max(error, sqrt(1 / 12)))
     counts = _counts_by_age(age, edges, which, len(capped))
     return floored(_differences(counts @ below / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
+
+
+def _left_by_age(age: _Integers, rul: _Integers) -> _Array:
+    """Mean RUL at each age up to `LONGEST_AGE`, [N]; linear between the ages that have readings."""
+    known, which = np.unique(np.minimum(age, LONGEST_AGE - 1), return_inverse=True)
+    left = np.bincount(which, weights=rul) / np.bincount(which)
+    return np.interp(np.arange(known[-1] + 1), known, left, left=0.0)
 
 
 def _bands_by_age(age: _Integers, rul: _Integers, age_edges: _Array, band_edges: _Array) -> _Array:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
-from export.ageing import cut_points, drift_reference
+from export.ageing import LONGEST_AGE, MOST_READINGS, cut_points, drift_reference, training_readings
 from export.bundle import find_bundle
 from export.drift_reference import MISSING, STUCK
 from export.handover import shortened
@@ -253,6 +253,35 @@ def test_a_band_of_all_ages_has_the_deciles_of_training():
     young, old = reference.high[0, f, -1, 4], reference.low[0, f, 0, 4]
     assert young > 0.8  # sensor_11 rises: nearly all readings of new units are below the fifth decile
     assert old < 0.01  # and none of worn units
+
+
+def with_lives(*quantiles):
+    longer = MANIFEST.degradation.model_copy(update={"life_quantiles": [*map(float, quantiles)]})
+    return MANIFEST.model_copy(update={"degradation": longer})
+
+
+@pytest.mark.parametrize("life", [30_000, 1_000_001, 2**24])
+def test_the_reference_of_long_lives_is_no_larger_than_that_of_short_ones(life):
+    manifest = with_lives(life - 1000, life)
+
+    age, rul = training_readings(manifest)
+    reference = drift_reference(manifest)
+
+    assert len(age) == len(rul) <= MOST_READINGS
+    assert rul.min() >= 0
+    assert abs(age.mean() / life - 0.5) < 0.02
+    assert len(reference.left_by_age) <= LONGEST_AGE
+    middle = min(life, LONGEST_AGE) // 2
+    assert reference.left_by_age[middle] == pytest.approx(life - 500 - middle, rel=1e-3)
+
+
+def test_lives_of_some_thousand_cycles_have_every_cycle():
+    manifest = with_lives(3000, 4000)
+
+    age, rul = training_readings(manifest)
+
+    assert np.unique(age).tolist() == list(range(1, 4001))[: age.max()]
+    assert set(np.unique(age + rul).tolist()) <= set(range(3000, 4001))
 
 
 def gauges(*batches, board=None, **options):
