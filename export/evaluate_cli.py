@@ -116,7 +116,9 @@ def evaluate(
     else:
         units = with_known_failure(session, manifest, trajectories, kind, instead=GIVE_RULS)
         rng = np.random.default_rng(seed)
-        windows = truncated_windows(units, length=manifest.context, per_unit=truncations, rng=rng)
+        windows = truncated_windows(
+            units, length=manifest.context, per_unit=truncations, rng=rng, shortest=kind.shortest
+        )
     refused = ~answerable(windows, manifest.max_missing_fraction)
     if refused.any():
         tell(f"{refused.sum()} of {len(windows)} windows miss too many readings for an answer: left out")

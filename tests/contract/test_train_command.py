@@ -184,6 +184,16 @@ def test_rul_evaluate_judges_units_that_did_not_train(exported, files, tmp_path)
     assert "too low" not in result.stderr
 
 
+def test_rul_evaluate_cuts_no_window_before_the_shortest_of_the_fleet(exported, files, tmp_path):
+    (tmp_path / "pumps.toml").write_text(fleet_toml(replace(PUMPS, shortest=15)), encoding="utf-8")
+    data = ("--data", files / "pumps.csv", "--fleet", tmp_path / "pumps.toml", "--truncations", 1000)
+
+    result = rul("evaluate", exported, *data)
+
+    windows = sum(len(unit) - 15 for unit in worn_pumps(units=12, seed=4))
+    assert f"{windows} windows of 12 units" in " ".join(result.output.split())
+
+
 def test_a_finished_run_is_not_overwritten_unasked(trained, files):
     out, _ = trained
 
