@@ -186,7 +186,8 @@ def _judge_lives(
 def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) -> Table:
     """Tabulate the metrics of windows and of their failure probabilities, [W, K]."""
     found = figures(answered, cap=manifest.cap)
-    brier = brier_figures(stated, answered.truth, answered.unit, horizons=manifest.horizons)
+    truth, weight = answered.truth, answered.weight
+    brier = brier_figures(stated, truth, answered.unit, horizons=manifest.horizons, weight=weight)
     count, units = len(answered.truth), len(set(answered.unit.tolist()))
     title = f"{manifest.name}: {count} windows of {units} units, RUL capped at {manifest.cap:g}"
     table = number_table(title, "figure", "value", "95 % over units")
@@ -194,7 +195,7 @@ def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) ->
         if name in found:
             table.add_row(title, *cells(found[name], digits=3))
     for horizon, figure in brier.items():
-        ignorant = ignorant_brier(answered.truth, horizon=horizon)
+        ignorant = ignorant_brier(truth, horizon=horizon, weight=weight)
         title = f"Brier score at {horizon} (constant forecast {ignorant:.3f})"
         table.add_row(title, *cells(figure, digits=3))
     return table

@@ -122,23 +122,28 @@ def fewest_cycles_that_hold(folds: Sequence[Fold]) -> int:
     bounds = interval_bounds(error, group, windows.unit, windows.weight, coverage=config.coverage)
     fewest = n = config.context
     while n >= 1:
-        covered = np.concatenate([_cut_covered(fold, n, bounds) for fold in folds])
-        if len(covered) and covered.mean() < config.coverage - SHORT_LACK:
+        parts = [_cut_covered(fold, n, bounds) for fold in folds]
+        covered, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if len(covered) and np.average(covered, weights=weight) < config.coverage - SHORT_LACK:
             break
         fewest, n = n, n * 3 // 4
     return fewest
 
 
-def _cut_covered(fold: Fold, cycles: int, bounds: FloatArray) -> BoolArray:
-    """Tell which of the longer windows, cut to this many cycles, have their truth in the interval."""
+def _cut_covered(fold: Fold, cycles: int, bounds: FloatArray) -> tuple[BoolArray, FloatArray]:
+    """Tell which of the longer windows, cut to this many cycles, have their truth in the interval.
+
+    Returns also the weights of these windows.
+    """
     longer, cap = fold.windows.take(fold.windows.lengths > cycles), fold.net.config.cap
+    weight = longer.weight.astype(np.float64)
     if len(longer) == 0:
-        return np.zeros(0, np.bool_)
+        return np.zeros(0, np.bool_), weight
     cut = cut_windows(longer, np.full(len(longer), cycles))
     read = read_windows(fold.net, cut)
     lower, upper = interval_ends(read, bounds[at_cap(read.unclipped, cap=cap)], cap=cap)
     truth = capped_rul(cut.rul, cap=cap)
-    return (lower <= truth) & (truth <= upper)
+    return (lower <= truth) & (truth <= upper), weight
 
 
 def held_out_lives(

@@ -241,22 +241,28 @@ def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int) -> 
 
 
 def brier_figures(
-    probability: FloatArray, truth: FloatArray, unit: NDArray[np.str_], *, horizons: Sequence[int]
+    probability: FloatArray,
+    truth: FloatArray,
+    unit: NDArray[np.str_],
+    *,
+    horizons: Sequence[int],
+    weight: FloatArray | None = None,
 ) -> dict[int, Figure]:
-    """Compute the Brier score of each horizon from [W, K], [W] and unit [W]: 0 is perfect.
+    """Compute the Brier score of each horizon from [W, K], [W], unit and weight [W]: 0 is perfect.
 
     Mean square of probability less outcome, 0 or 1; Brier, "Verification of forecasts expressed in
     terms of probability" (Monthly Weather Review 78, 1950).
     """
     square = np.square(probability - (truth[:, None] <= np.array(horizons)))
-    statistics = {str(horizon): mean_of(square[:, k]) for k, horizon in enumerate(horizons)}
+    statistics = {str(horizon): mean_of(square[:, k], weight) for k, horizon in enumerate(horizons)}
     found = bootstrapped(statistics, unit)
     return {horizon: found[str(horizon)] for horizon in horizons}
 
 
-def ignorant_brier(truth: FloatArray, *, horizon: int) -> float:
-    """Compute the Brier score of a constant forecast, the share of failures."""
-    share = float((truth <= horizon).mean())
+def ignorant_brier(truth: FloatArray, *, horizon: int, weight: FloatArray | None = None) -> float:
+    """Compute the Brier score of a constant forecast, the share of failures, by weight [W]."""
+    weights = None if weight is None else weight.astype(np.float64)
+    share = float(np.average(truth <= horizon, weights=weights))
     return share * (1 - share)
 
 

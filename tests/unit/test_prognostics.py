@@ -259,6 +259,16 @@ def test_the_brier_score_is_the_mean_square_of_stated_less_happened():
     assert ignorant_brier(truth, horizon=10) == pytest.approx(0.75 * 0.25)
 
 
+def test_windows_count_by_their_weight_in_brier_scores():
+    stated, truth = np.array([[1.0], [1.0], [0.5]]), np.array([5.0, 50.0, 50.0])
+    weight = np.array([6.0, 1.0, 1.0], dtype=np.float32)
+
+    found = brier_figures(stated, truth, np.array(["a", "b", "c"]), horizons=(10,), weight=weight)
+
+    assert found[10].value == pytest.approx((1.0 + 0.25) / 8)
+    assert ignorant_brier(truth, horizon=10, weight=weight) == pytest.approx(0.75 * 0.25)
+
+
 def test_a_failure_right_at_the_horizon_is_within_it():
     found = brier_figures(np.ones((1, 1)), np.array([10.0]), np.array(["a"]), horizons=(10,))
 
