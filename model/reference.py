@@ -129,9 +129,9 @@ class Reference:
 
 
 def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Reference:
-    """Compute the reference statistics of training units.
+    """Compute the reference statistics of training units: `rul train` gives the failed ones.
 
-    Ranges and regimes include censored units; degradation and lives do not.
+    Ranges and regimes are of all units given; degradation and lives of those that failed.
     """
     if not any(trajectory.failed for trajectory in trajectories):
         raise InvalidData(f"none of {len(trajectories)} units ran to failure: training needs a RUL label")
