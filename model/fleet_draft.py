@@ -6,23 +6,20 @@ few levels and no trend. The draft names what could not be guessed. This module 
 
 from __future__ import annotations
 
-import contextlib
-import re
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from model.cells import number_of
 from model.domain import Column, FloatArray, IntArray, InvalidData, Role, printable
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
+from model.fleet_draft_columns import column_name, is_number, joined, numbered_dates, rows_of, words_of
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
 from model.readers import is_cycle, number_within
-from model.tables import read_columns, seconds_of
+from model.tables import read_columns
 
 UNIT_WORDS: Final = frozenset(
     {"unit", "engine", "machine", "asset", "equipment", "pump", "cell", "battery", "serial", "device",
@@ -39,6 +36,8 @@ SETTING_WORDS: Final = frozenset(
      "condition", "rpm", "demand", "force"}
 )  # fmt: skip
 ANSWER_WORDS: Final = frozenset({"rul", "ttf", "remaining", "label", "target", "failure", "failed"})
+REST_WORDS: Final = frozenset({"left", "until", "before", "to"})
+"""With a word of a cycle: what is left of a life."""
 REPEATED: Final = 0.05
 """Share of the rows of a unit that may have the number of the row before: files have rows twice."""
 LEVELS: Final = 20
@@ -72,23 +71,26 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
         InvalidData: a file cannot be read, or no column of numbers is left for the model.
     """
     form = format_of(files[0]) or "csv"
-    columns, file, partial = _joined([read_columns(path, form=format_of(path) or form) for path in files])
+    columns, file, partial = joined([read_columns(path, form=format_of(path) or form) for path in files])
     unit_column, unit = guess_unit(columns, file)
-    rows = _rows_of(unit)
-    numbered = {k: _numbered(v, unit) for k, v in columns.items() if k != unit_column}
-    cycle_column = guess_cycle(numbered, rows)
+    rows = rows_of(unit)
+    of_dates = {k: numbered_dates(v, unit) for k, v in columns.items() if k != unit_column}
+    dates = {k: v for k, v in of_dates.items() if v is not None}
+    numbered = {k: v for k, v in {**columns, **dates}.items() if k != unit_column}
+    cycle_column = guess_cycle(numbered, rows, dates=dates.keys())
     cycle = np.asarray(
         number_within(unit, np.arange(len(unit))) if cycle_column is None else numbered[cycle_column],
         dtype=np.float64,
     )
     rows = [own[np.argsort(cycle[own], kind="stable")] for own in rows]
-    others = {k: v for k, v in columns.items() if k not in {unit_column, cycle_column}}
-    marked = next(filter(None, (failure_mark(k, v, rows) for k, v in others.items())), None)
+    others = {k: v for k, v in numbered.items() if k != cycle_column}
+    marked = next((m for k, v in others.items() if k not in dates and (m := failure_mark(k, v, rows))), None)
     failed = _failed(marked, columns, rows)
     spans = [float(cycle[own[-1]] - cycle[own[0]] + 1) for own in failed]
     suggested = suggest(tuple(float(value) for value in np.quantile(spans, QUANTILES)))
     assert suggested is not None  # noqa: S101 there is a unit
-    kept, left_out = _chosen({k: v for k, v in others.items() if not marked or k != marked.column}, rows)
+    others = {k: v for k, v in others.items() if not marked or k != marked.column}
+    kept, left_out = _chosen(others, rows, dates=dates.keys())
     if not kept:
         raise InvalidData(
             f"{files[0]}: no column of numbers that change, got {', '.join(list(columns)[:40])}"
@@ -121,7 +123,7 @@ def guess_unit(columns: Mapping[str, FloatArray | list[str]], file: IntArray) ->
         text = isinstance(values, list)
         if not text and not _whole(values):
             continue
-        named = bool(_words(name) & UNIT_WORDS)
+        named = bool(words_of(name) & UNIT_WORDS)
         _, code = np.unique(np.array(values), return_inverse=True)
         distinct, runs = int(code.max()) + 1, int((np.diff(code) != 0).sum()) + 1
         blocks = runs == distinct
@@ -133,8 +135,14 @@ def guess_unit(columns: Mapping[str, FloatArray | list[str]], file: IntArray) ->
     return found
 
 
-def guess_cycle(columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray]) -> str | None:
-    """Find the column with whole numbers that rise within each unit: by name, or by ones."""
+def guess_cycle(
+    columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray], *, dates: Collection[str] = ()
+) -> str | None:
+    """Find the column with whole numbers that rise within each unit: by name, or by ones.
+
+    One that falls from row to row counts down to the failure, unless it was `dates` or has the name of a
+    time: then the newest row is first.
+    """
     best, found = 0, None
     for name, values in columns.items():
         if isinstance(values, list) or not is_cycle(values).all():
@@ -143,8 +151,10 @@ def guess_cycle(columns: Mapping[str, FloatArray | list[str]], rows: Sequence[In
         if not len(steps) or (steps == 0).mean() > REPEATED:
             continue
         by_ones = bool((steps <= 1).all())
-        score = 2 * bool(_words(name) & CYCLE_WORDS) + by_ones
-        if score > best and not _words(name) & ANSWER_WORDS and not _falls(values, rows):
+        words = words_of(name)
+        is_time = name in dates or (words & CYCLE_WORDS and not words & REST_WORDS)
+        score = 2 * bool(words & CYCLE_WORDS) + by_ones
+        if score > best and not words & ANSWER_WORDS and (is_time or not _falls(values, rows)):
             best, found = score, name
     return found
 
@@ -168,31 +178,13 @@ def _of_last_rows(values: FloatArray, rows: Sequence[IntArray]) -> tuple[str, fl
     return None
 
 
-def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
-    """Derive a name and an engineering unit from a column of a file.
-
-    >>> column_name("Vib. (mm/s)", ["speed"])
-    ('vib', 'mm/s')
-    >>> column_name("Öltemp", [])
-    ('oltemp', '')
-    """
-    bracketed = re.fullmatch(r"(.*\S)\s*[(\[]([^()\[\]]+)[)\]]\s*", source)
-    plain, unit = (bracketed[1], bracketed[2]) if bracketed else (source, "")
-    ascii_only = unicodedata.normalize("NFKD", plain.lower()).encode("ascii", "ignore").decode()
-    name = re.sub(r"[^a-z0-9]+", "_", ascii_only).strip("_") or "column"
-    numbered = name
-    while numbered in taken:
-        numbered = f"{name}_{int(numbered.removeprefix(name).strip('_') or 1) + 1}"
-    return numbered, printable(unit)
-
-
 def _chosen(
-    columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray]
+    columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray], *, dates: Collection[str]
 ) -> tuple[dict[str, Column], list[tuple[str, str]]]:
     kept: dict[str, Column] = {}
     left_out: list[tuple[str, str]] = []
     for source, values in columns.items():
-        reason = _reason_against(source, values, rows)
+        reason = _reason_against(source, values, rows, is_dated=source in dates)
         if isinstance(values, list) or reason:
             left_out.append((source, reason))
             continue
@@ -201,21 +193,28 @@ def _chosen(
     return kept, left_out
 
 
-def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> str:
+def _reason_against(
+    source: str, values: FloatArray | list[str], rows: Sequence[IntArray], *, is_dated: bool
+) -> str:
     if isinstance(values, list):
         return _words_of_last_rows(values, rows) or _words_among_numbers(values)
+    if is_dated:
+        steps = np.concatenate([np.diff(values[own]) for own in rows])
+        return _reason_against_time(steps, gaps=0, units=len(rows)) or "time, as dates"
     known = values[np.isfinite(values)]
     if not len(known):
         return "no reading"
     if len(np.unique(known)) == 1:
         return "constant"
-    if _words(source) & ANSWER_WORDS or _falls(values, rows):
+    if words_of(source) & ANSWER_WORDS or _falls(values, rows):
         return "the answer: it counts down to the failure"
     there = [values[own][np.isfinite(values[own])] for own in rows]
     steps = np.concatenate([np.diff(each) for each in there])
-    if any(_is_clock(known, steps, PARTS_OF_TIMES[part]) for part in PARTS_OF_TIMES.keys() & _words(source)):
+    if any(
+        _is_clock(known, steps, PARTS_OF_TIMES[part]) for part in PARTS_OF_TIMES.keys() & words_of(source)
+    ):
         return "part of a time of day"
-    if _words(source) & CYCLE_WORDS and (steps >= 0).all():
+    if words_of(source) & CYCLE_WORDS and (steps >= 0).all():
         return _reason_against_time(steps, gaps=len(values) - len(known), units=len(rows))
     return ""
 
@@ -254,18 +253,11 @@ def _words_of_last_rows(cells: Sequence[str], rows: Sequence[IntArray]) -> str:
 
 
 def _words_among_numbers(cells: Sequence[str]) -> str:
-    words = [cell for cell in cells if not _is_number(cell)]
+    words = [cell for cell in cells if not is_number(cell)]
     if len(words) > len(cells) / 2:
         return "text"
     verb = "is no number" if len(words) == 1 else "are no numbers"
     return f"text: {len(words)} of {len(cells)} cells {verb}, such as {printable(words[0])[:32]!r}"
-
-
-def _is_number(cell: str) -> bool:
-    with contextlib.suppress(ValueError):
-        number_of(cell.replace(",", "."))
-        return True
-    return False
 
 
 def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
@@ -277,8 +269,8 @@ def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
         if len(there):
             changes.append(float(there[-fifth:].mean() - there[:fifth].mean()))
     steady = abs(float(np.mean(changes))) < TREND * float(known.std())
-    few = len(np.unique(known)) <= LEVELS and "sensor" not in _words(source)
-    return "setting" if steady and (few or bool(_words(source) & SETTING_WORDS)) else "sensor"
+    few = len(np.unique(known)) <= LEVELS and "sensor" not in words_of(source)
+    return "setting" if steady and (few or bool(words_of(source) & SETTING_WORDS)) else "sensor"
 
 
 def _unsure(
@@ -302,42 +294,6 @@ def _unsure(
     return tuple(said)
 
 
-def _joined(
-    tables: Sequence[Mapping[str, FloatArray | list[str]]],
-) -> tuple[dict[str, FloatArray | list[str]], IntArray, list[str]]:
-    """Join files; a column that is text in one file is text, and one that a file lacks is left out."""
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    shared = [name for name in names if all(name in table for table in tables)]
-    joined: dict[str, FloatArray | list[str]] = {}
-    for name in shared:
-        parts = [table[name] for table in tables]
-        if any(isinstance(part, list) for part in parts):
-            joined[name] = [str(cell) for part in parts for cell in part]
-        else:
-            joined[name] = np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
-    sizes = [len(next(iter(table.values()))) for table in tables]
-    return joined, np.repeat(np.arange(len(tables)), sizes), [name for name in names if name not in shared]
-
-
-def _rows_of(unit: IntArray) -> list[IntArray]:
-    order = np.argsort(unit, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(unit[order])) + 1)
-
-
-def _numbered(values: FloatArray | list[str], unit: IntArray) -> FloatArray | list[str]:
-    """Number the rows of each unit in order of a column of dates; other columns stay."""
-    if not isinstance(values, list):
-        return values
-    known = {text: seconds_of(text) for text in set(values)}
-    if None in known.values():
-        return values
-    return number_within(unit, np.array([known[text] for text in values])).astype(np.float64)
-
-
-def _whole(values: FloatArray) -> bool:
-    return bool(np.isfinite(values).all() and (values == np.floor(values)).all())
-
-
 def _falls(values: FloatArray, rows: Sequence[IntArray]) -> bool:
     """Return whether a column falls by one at each row of each unit, as a RUL does."""
     if not np.isfinite(values).all():
@@ -346,5 +302,5 @@ def _falls(values: FloatArray, rows: Sequence[IntArray]) -> bool:
     return len(steps) > 0 and bool((np.abs(steps + 1) < 1e-6).all())
 
 
-def _words(name: str) -> set[str]:
-    return set(re.sub(r"[^a-z]+", " ", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()).split())
+def _whole(values: FloatArray) -> bool:
+    return bool(np.isfinite(values).all() and (values == np.floor(values)).all())

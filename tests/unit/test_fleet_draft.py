@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from model.domain import Column, InvalidData
 from model.fleet import FailureRule, load_fleet
 from model.fleet_cli import FleetExists
-from model.fleet_draft import Draft, column_name, draft_fleet
+from model.fleet_draft import Draft, draft_fleet
+from model.fleet_draft_columns import column_name
 from model.fleet_draft_text import draft_toml
 from model.inspection import Suggested
 from model.writers import csv_text
@@ -168,6 +169,36 @@ def test_whole_readings_below_sixty_under_the_name_of_a_time_stay_readings(tmp_p
     draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "second_stage"))])
 
     assert [column.name for column in draft.columns.values()] == ["second_stage"]
+
+
+@pytest.mark.parametrize("name", ["date", "day"])
+def test_files_whose_newest_row_is_first_have_the_cycle_and_the_sensors_of_those_in_order(tmp_path, name):
+    when = {"date": lambda day: f"2026-03-{day:02}", "day": int}[name]
+    table = [(unit, when(day), day * day * 0.37 % 5 + day) for unit in (1, 2, 3) for day in range(1, 31)]
+    header = ("unit", name, "flow")
+
+    newest = draft_fleet([write_csv(tmp_path / "newest.csv", table[::-1], header=header)])
+
+    assert newest.cycle_column == name
+    assert newest == draft_fleet([write_csv(tmp_path / "oldest.csv", table, header=header)])
+
+
+@pytest.mark.parametrize("name", ["days_left", "cycles until failure", "time to failure", "countdown"])
+def test_a_column_that_counts_down_to_the_failure_is_no_cycle(tmp_path, name):
+    table = [(unit, 30 - day, day * 0.37 % 5) for unit in (1, 2, 3) for day in range(30)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", name, "flow"))])
+
+    assert draft.cycle_column is None
+    assert draft.left_out == ((name, "the answer: it counts down to the failure"),)
+
+
+def test_a_column_of_dates_beside_the_cycle_is_left_out_as_time(tmp_path):
+    table = [(1 + n // 30, 1 + n % 30, f"2026-03-{1 + n % 30:02}", n * 0.37 % 5) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "read on", "flow"))])
+
+    assert draft.left_out == (("read on", "time: the cycle number tells it"),)
 
 
 def test_a_row_that_is_twice_does_not_hide_the_cycle(tmp_path):
