@@ -254,6 +254,10 @@ def _words_of_last_rows(cells: Sequence[str], rows: Sequence[IntArray]) -> str:
 
 def _words_among_numbers(cells: Sequence[str]) -> str:
     words = [cell for cell in cells if not is_number(cell)]
+    if not words:
+        is_long = any(len(cell) > 15 and cell.lstrip("-").isdecimal() for cell in cells)
+        first = printable(next(filter(None, cells), ""))[:32]
+        return "whole numbers beyond 2^53: an id, or a time" if is_long else f"numbers as text: {first!r}"
     if len(words) > len(cells) / 2:
         return "text"
     verb = "is no number" if len(words) == 1 else "are no numbers"

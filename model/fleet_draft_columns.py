@@ -46,11 +46,15 @@ def joined(
     for name in shared:
         parts = [table[name] for table in tables]
         if any(isinstance(part, list) for part in parts):
-            whole[name] = [str(cell) for part in parts for cell in part]
+            whole[name] = [_text(cell) for part in parts for cell in part]
         else:
             whole[name] = np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
     sizes = [len(next(iter(table.values()))) for table in tables]
     return whole, np.repeat(np.arange(len(tables)), sizes), [name for name in names if name not in shared]
+
+
+def _text(cell: float | str) -> str:
+    return cell if isinstance(cell, str) else f"{cell:.15g}"
 
 
 def rows_of(unit: IntArray) -> list[IntArray]:

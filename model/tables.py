@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import feather
@@ -33,6 +34,10 @@ _DECIMAL: Final = re.compile(r"\d{1,15}\.\d*(?:[eE][-+]?\d\d?)?")
 _NUMERIC: Final = (
     pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null, pa.types.is_boolean
 )  # fmt: skip
+
+
+MOST_EXACT: Final = 2**53
+"""Largest whole number up to which float64 has every one."""
 
 
 class MissingColumns(InvalidData):
@@ -80,6 +85,8 @@ def read_table(
 def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str]]:
     """Read all columns of a file whose names are unknown: float64 numbers, or texts.
 
+    Whole numbers beyond those of float64 are texts, so that different ones stay different.
+
     Raises:
         InvalidData: the file cannot be read, has no row, or has a column twice.
     """
@@ -98,7 +105,7 @@ def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str
     if table.num_rows == 0:
         raise InvalidData(f"{path}: the file has no reading")
     return {
-        name: _float64(table[name]) if is_numeric(table[name]) else _texts_of(table[name])
+        name: _float64(table[name]) if _fits_float64(table[name]) else _texts_of(table[name])
         for name in table.column_names
     }
 
@@ -201,6 +208,14 @@ def _whole_names(labels: list[str]) -> list[str]:
 
 def _float64(column: pa.ChunkedArray) -> NDArray[np.float64]:
     return column.cast(pa.float64(), safe=False).combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def _fits_float64(column: pa.ChunkedArray) -> bool:
+    """Return whether a column holds numbers that float64 keeps apart."""
+    if not pa.types.is_integer(column.type):
+        return is_numeric(column)
+    ends = pc.min_max(column).as_py()
+    return ends["min"] is None or -MOST_EXACT <= ends["min"] <= ends["max"] <= MOST_EXACT
 
 
 def _texts(column: pa.ChunkedArray) -> pa.StringArray:

@@ -376,6 +376,37 @@ def test_a_fleet_file_is_not_overwritten_unasked(tmp_path):
     assert rul("fleet", "init", data, "--out", tmp_path / "pumps.toml", "--overwrite").exit_code == 0
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_units_with_numbers_beyond_those_of_float64_stay_apart(tmp_path, form):
+    ids = [2**60 + n // 30 for n in range(90)]
+    days, flows = [1 + n % 30 for n in range(90)], [n * 0.37 % 5 for n in range(90)]
+    path = tmp_path / f"x.{form}"
+    if form == "csv":
+        write_csv(path, zip(ids, days, flows, strict=True), header=("id", "day", "flow"))
+    else:
+        pq.write_table(pa.table({"id": ids, "day": days, "flow": flows}), path)
+
+    draft = draft_fleet([path])
+
+    assert (draft.unit_column, draft.units) == ("id", 3)
+
+
+def test_a_column_of_numbers_beyond_those_of_float64_is_left_out_with_the_reason(tmp_path):
+    table = [(1 + n // 30, 1 + n % 30, 2**60 + n, n * 0.37 % 5) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "key", "flow"))])
+
+    assert draft.left_out == (("key", "whole numbers beyond 2^53: an id, or a time"),)
+
+
+def test_a_column_of_numbers_as_text_is_left_out_with_the_first(tmp_path):
+    table = [(1 + n // 30, 1 + n % 30, f'"{n},5"', n * 0.37 % 5) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "heat", "flow"))])
+
+    assert draft.left_out == (("heat", "numbers as text: '0,5'"),)
+
+
 def test_c_mapss_text_needs_no_header(tmp_path):
     rng = np.random.default_rng(0)
     lines = [
