@@ -6,8 +6,10 @@ not know columns or units (`model.tables`, `model.readers`).
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import logging
+import stat
 import zlib
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -47,7 +49,11 @@ def format_of(path: Path, default: Format | None = None) -> Format | None:
     """Tell the format of a file by its suffix, else `default`, else by its content; None: no readings.
 
     A `.txt` whose first line is neither numbers nor a header holds no readings.
+
+    Raises:
+        InvalidData: the path is neither a file nor a folder; a pipe's bytes can be read once only.
     """
+    _refuse_special(path)
     suffix = bare_path(path).suffix.lower()
     known = SUFFIXES[suffix] if suffix in SUFFIXES else default  # noqa: SIM401 get() has a wider type
     if known is not None and suffix != ".txt":
@@ -76,6 +82,7 @@ def files_with(paths: Sequence[Path], formats: Collection[Format]) -> list[Path]
     """
     files: list[Path] = []
     for each in paths:
+        _refuse_special(each)
         if each.is_dir():
             files += _files_within(each, formats)
         elif each.exists():
@@ -105,11 +112,20 @@ def content(path: Path) -> bytes:
     Raises:
         InvalidData: the file cannot be read.
     """
+    _refuse_special(path)
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix.lower() == PACKED else data
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidData(f"{path}: cannot be read: {error}") from error
+
+
+def _refuse_special(path: Path) -> None:
+    with contextlib.suppress(OSError):  # who reads the file says so
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            got = "a pipe" if stat.S_ISFIFO(kind) else "a socket" if stat.S_ISSOCK(kind) else "a device"
+            raise InvalidData(f"{path}: expected a file or a folder, got {got}: save it first")
 
 
 def _text_format(head: bytes) -> Format | None:

@@ -1,6 +1,7 @@
 import contextlib
 import hashlib
 import logging
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.domain import Column, InvalidData, Schema, Trajectory
+from model.files import content, format_of
 from model.fleet import FailureRule, Fleet, fleet_named
 from model.readers import data_sha256, read_trajectories, read_with_report
 from model.writers import csv_text, write_parquet
@@ -332,6 +334,18 @@ def test_files_that_are_not_there_are_named(tmp_path):
         read_trajectories(tmp_path, PUMPS)
     with pytest.raises(InvalidData, match="no file to read was given"):
         read_trajectories([], PUMPS)
+
+
+@pytest.mark.parametrize("name", ["pumps.csv", "pumps", "pumps.parquet"])
+@pytest.mark.parametrize(
+    "read", [lambda path: read_trajectories(path, PUMPS), format_of, content], ids=["read", "tell", "content"]
+)
+def test_a_pipe_is_refused_before_a_byte_is_taken_from_it(tmp_path, name, read):
+    path = tmp_path / name
+    os.mkfifo(path)
+
+    with pytest.raises(InvalidData, match=rf"{name}: expected a file or a folder, got a pipe: save it first"):
+        read(path)
 
 
 def parquet(folder, name="pumps.parquet", **columns):

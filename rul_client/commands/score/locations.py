@@ -64,11 +64,13 @@ class Location:
         """List this file, or the Parquet files below this folder by path.
 
         Raises:
-            InvalidData: there is no such file.
+            InvalidData: there is no such file, or it is neither a file nor a folder.
         """
         found = self.files.get_file_info(self.root)
         if found.type == FileType.NotFound:
             raise InvalidData(f"{self.url}: no such file or folder")
+        if found.type == FileType.Unknown:
+            raise InvalidData(f"{self.url}: expected a file or a folder, got a pipe or a device: save it first")
         folder = self.folder()
         selected = found if found.is_file else FileSelector(self.root, recursive=True)
         listed = self.files.get_file_info(selected) if isinstance(selected, FileSelector) else [selected]
