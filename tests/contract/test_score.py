@@ -1,6 +1,7 @@
 """`rul score`: the service's own answers, whole units in each part, and reasons for what is refused."""
 
 import asyncio
+import json
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,10 +21,10 @@ from rul_client.commands.predict.offline import open_offline
 from rul_client.commands.predict.rows import rows
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.plan import MOST_MIXED_ROWS, make_plan
-from rul_client.commands.score.run import OtherRun
+from rul_client.commands.score.run import OtherRun, print_report
 from rul_client.commands.score.scorer import BATCH_WINDOWS
 from rul_client.unit_windows import UnitWindows
-from tests.scoring import LAST_ONLY, score_here, tree, write_pumps
+from tests.scoring import LAST_ONLY, make_job, score_here, tree, write_pumps
 from tests.tiny_bundle import FLEET, pumps
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -204,6 +205,35 @@ def test_infinite_readings_count_as_missing(tiny_bundle, tmp_path):
     write_pumps(tmp_path / "in" / "pumps.parquet", units)
 
     assert score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")["infinite"] == 1
+
+
+def test_missing_readings_are_counted_by_column_in_the_summary_and_on_the_screen(
+    tiny_bundle, tmp_path, capsys
+):
+    units = pumps(units=3, seed=21)
+    units[0].readings[:4, 1] = np.nan
+    units[2].readings[2, 2] = np.nan
+    write_pumps(tmp_path / "in" / "pumps.parquet", units)
+
+    summary = score_here(tiny_bundle, tmp_path / "in", tmp_path / "out", part_readings=1)
+    print_report(summary, make_job(tiny_bundle, "in", "out"), as_json=False)
+
+    columns = [column.name for column in FLEET.schema.columns]
+    assert summary["missing"] == {columns[1]: 4, columns[2]: 1}
+    assert json.loads((tmp_path / "out" / "_summary.json").read_text())["missing"] == summary["missing"]
+    counted = f"missing values, of {summary['readings']:,} readings: {columns[1]} 4, {columns[2]} 1"
+    assert counted in capsys.readouterr().out
+
+
+def test_files_that_lack_a_column_of_others_are_named_while_planning(tiny_bundle, fleet, tmp_path, capsys):
+    other = [replace(each, unit=f"x{each.unit}") for each in pumps(units=2, seed=3)]
+    table = write_pumps(fleet / "more.parquet", other)
+    pq.write_table(table.drop_columns(["vibration"]), fleet / "more.parquet")
+
+    score_here(tiny_bundle, fleet, tmp_path / "out")
+
+    said = "vibration is not in 1 of 2 files, treated as missing there: more.parquet"
+    assert said in capsys.readouterr().err
 
 
 def test_no_answer_at_all_is_an_error(tiny_bundle, tmp_path):

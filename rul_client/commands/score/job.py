@@ -38,6 +38,7 @@ class Tally(msgspec.Struct, frozen=True):
 
     Attributes:
         infinite: Infinite readings, which count as missing.
+        missing: Readings that files omit, by column of the model; complete columns are not listed.
         drift: Counts of `service.drift.counts`, one block.
     """
 
@@ -47,6 +48,7 @@ class Tally(msgspec.Struct, frozen=True):
     refused_readings: int
     refused_windows: int
     infinite: int
+    missing: dict[str, int]
     rul_states: dict[str, int]
     health_states: dict[str, int]
     drift: list[float]
@@ -65,6 +67,7 @@ def _sum(one: Tally, other: Tally) -> Tally:
         refused_readings=one.refused_readings + other.refused_readings,
         refused_windows=one.refused_windows + other.refused_windows,
         infinite=one.infinite + other.infinite,
+        missing=Counter(one.missing) + Counter(other.missing),
         rul_states=Counter(one.rul_states) + Counter(other.rul_states),
         health_states=Counter(one.health_states) + Counter(other.health_states),
         drift=[a + b for a, b in zip(one.drift, other.drift, strict=True)],

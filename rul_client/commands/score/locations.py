@@ -70,7 +70,9 @@ class Location:
         if found.type == FileType.NotFound:
             raise InvalidData(f"{self.url}: no such file or folder")
         if found.type == FileType.Unknown:
-            raise InvalidData(f"{self.url}: expected a file or a folder, got a pipe or a device: save it first")
+            raise InvalidData(
+                f"{self.url}: expected a file or a folder, got a pipe or a device: save it first"
+            )
         folder = self.folder()
         selected = found if found.is_file else FileSelector(self.root, recursive=True)
         listed = self.files.get_file_info(selected) if isinstance(selected, FileSelector) else [selected]

@@ -41,6 +41,7 @@ class PartReadings:
     Attributes:
         file_of_unit: By the unit's name.
         infinite: Readings that were infinite, and are missing.
+        missing: Readings that files omit, by column of the model.
     """
 
     units: list[Trajectory]
@@ -48,6 +49,7 @@ class PartReadings:
     refused: list[Refusal]
     readings: int
     infinite: int
+    missing: dict[str, int]
 
 
 def read_part(folder: Location, part: Part, fleet: Fleet, *, optional: Sequence[str]) -> PartReadings:
@@ -70,18 +72,19 @@ def read_part(folder: Location, part: Part, fleet: Fleet, *, optional: Sequence[
             files += [each.file] * len(rows)
     count = sum(each.rows for each in part.slices)
     if not tables:
-        return PartReadings([], {}, refused, count, 0)
+        return PartReadings([], {}, refused, count, 0, {})
     rows = Rows.of(tables, fleet)
     place = np.concatenate(rows_of)
     for _, again in rows.duplicates().tolist():
         unit, cycle = rows.units[rows.unit[again]], float(rows.cycle[again])
         reason = "the unit has another reading of this cycle, which is used"
         refused.append(Refusal(files[again], int(place[again]), unit, cycle, fleet.cycle_column, reason))
-    infinite = np.isinf(rows.readings)
+    infinite, counts = np.isinf(rows.readings), np.isnan(rows.readings).sum(axis=0).tolist()
+    missing = {name: of for name, of in zip(fleet.schema.names, counts, strict=True) if of}
     rows.readings[infinite] = np.nan  # our own array, not yet handed out
     file_of_unit = dict(zip([rows.units[unit] for unit in rows.unit.tolist()], files, strict=True))
     units = rows.without_duplicates().trajectories(fleet, run_to_failure=False)
-    return PartReadings(units, file_of_unit, refused, count, int(infinite.sum()))
+    return PartReadings(units, file_of_unit, refused, count, int(infinite.sum()), missing)
 
 
 def _slice_table(folder: Location, wanted: Slice, fleet: Fleet, optional: Sequence[str]) -> pa.Table:

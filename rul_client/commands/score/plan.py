@@ -70,6 +70,7 @@ class Plan:
 
     Attributes:
         absent: Columns of the model that no file has.
+        lacking: The files that lack a column of others, by column.
         sha256: Digest of the names, sizes, times and parts of the files.
     """
 
@@ -78,6 +79,7 @@ class Plan:
     rows: int
     units: int
     absent: tuple[str, ...]
+    lacking: dict[str, list[str]]
     sha256: str
 
     @property
@@ -110,11 +112,13 @@ def make_plan(source: Location, fleet: Fleet, *, every: int, part_readings: int,
     folder, files = source.folder(), source.parquet_files()
     planner = _Planner(folder, files, fleet, every=every, optional=fleet.sources if allow_absent else ())
     parts = tuple(_grouped(planner.runs(), part_readings))
-    absent = tuple(name for name in fleet.sources if name not in planner.present)
+    absent = tuple(name for name in fleet.sources if len(planner.lacking.get(name, ())) == len(files))
+    lacking = {name: own for name, own in planner.lacking.items() if name not in absent}
     digest = hashlib.sha256()
     for item in (*((folder.name(file), file.size, file.mtime_ns) for file in files), *parts):
         digest.update(repr(item).encode())
-    return Plan(parts, len(files), planner.rows, len(planner.file_of_unit), absent, digest.hexdigest())
+    units = len(planner.file_of_unit)
+    return Plan(parts, len(files), planner.rows, units, absent, lacking, digest.hexdigest())
 
 
 @contextmanager
@@ -135,7 +139,7 @@ class _Planner:
     """Reads the column of units of each file.
 
     Attributes:
-        present: Columns that some file has.
+        lacking: The files that lack a column of the model, by column.
         file_of_unit: The file of each unit.
     """
 
@@ -153,7 +157,7 @@ class _Planner:
         self._fleet: Final = fleet
         self._every: Final = every
         self._optional: Final = optional
-        self.present: Final[set[str]] = set()
+        self.lacking: Final[dict[str, list[str]]] = {}
         self.file_of_unit: Final[dict[str, str]] = {}
         self.rows = 0
 
@@ -167,7 +171,9 @@ class _Planner:
                 if self._fleet.unit_column == ONE_FILE_A_UNIT:
                     keys[ONE_FILE_A_UNIT] = stems[paths[name]]
                 found = columns_of(file, name, keys, self._fleet, optional=self._optional)
-                self.present.update(found)
+                for source in self._fleet.sources:
+                    if source not in found:
+                        self.lacking.setdefault(source, []).append(name)
                 rows = int(file.metadata.num_rows)
                 self.rows += rows
                 if rows:

@@ -28,6 +28,8 @@ from rul_client.unit_windows import LAST
 RUN: Final = "_run.json"
 SUMMARY: Final = "_summary.json"
 
+FILES_NAMED: Final = 5
+"""Most files that a warning names."""
 LINES: Final = 20
 """Lines that a log gets over a whole run."""
 
@@ -60,6 +62,10 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     )
     if plan.absent:
         console.print(f"rul: {job.source} has no readings of {', '.join(plan.absent)}: treated as missing")
+    for column, files in plan.lacking.items():
+        named = ", ".join([*files[:FILES_NAMED], *["..."] * (len(files) > FILES_NAMED)])
+        count = f"{len(files):,} of {plan.files:,} files"
+        console.print(printable(f"rul: {column} is not in {count}, treated as missing there: {named}"))
     finished = _prepare(scorer, _facts(scorer, plan))
     left = [part for part in plan.parts if part.file not in finished]
     if len(left) < len(plan.parts):
@@ -191,6 +197,9 @@ def print_report(summary: dict[str, Any], job: Job, *, as_json: bool) -> None:
         )
     if summary["infinite"]:
         lines.append(f"infinite readings, counted as missing: {summary['infinite']:,}")
+    if summary["missing"]:
+        counts = ", ".join(f"{name} {count:,}" for name, count in summary["missing"].items())
+        lines.append(f"missing values, of {summary['readings']:,} readings: {counts}")
     indices = summary["drift"]["columns"] | {"the predictions": summary["drift"]["prediction"]}
     lines += [
         f"drift of {name}: {index['psi']:.2f}, limit {index['limit']:.2f}"

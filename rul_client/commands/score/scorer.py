@@ -187,6 +187,7 @@ def score_part(part: Part, scorer: Scorer) -> Tally:
         refused_readings=len(read.refused),
         refused_windows=len(refused) - len(read.refused),
         infinite=read.infinite,
+        missing=read.missing,
         rul_states=_counts(table["rul_state"]),
         health_states=_counts(table["health_state"]),
         drift=drift.tolist(),
