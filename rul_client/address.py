@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 from functools import wraps
 from inspect import Signature, signature
@@ -20,6 +21,10 @@ LOCAL: Final = "http://localhost:3000"
 
 class InvalidAddress(typer.BadParameter, RemoteFailed):
     """An address that no client understands; wrong usage of a command."""
+
+
+class InvalidKey(typer.BadParameter, RemoteFailed):
+    """An API key that no request can carry; wrong usage of a command."""
 
 
 class Tls(NamedTuple):
@@ -59,11 +64,23 @@ def _checked(url: str, schemes: tuple[str, ...]) -> str:
 def chosen_key(api_key: str | None, key_file: Path | None) -> str | None:
     """Return the key in the file, if one is given, else the key itself."""
     if key_file is None:
-        return api_key
+        return api_key  # checked where a service is asked
     try:
-        return key_file.read_text(encoding="utf-8").strip()
+        return checked_key(key_file.read_text(encoding="utf-8-sig").strip(), hint="--key-file")
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{key_file} cannot be read: {error}", param_hint="--key-file") from None
+
+
+def checked_key(api_key: str | None, *, hint: str | None = None) -> str | None:
+    """Return the key, if there is one; its errors never quote it.
+
+    Raises:
+        InvalidKey: it is empty, or not one line of printable ASCII; `hint` names the option.
+    """
+    if api_key is not None and not re.fullmatch(r"[!-~](?:[ -~]*[!-~])?", api_key):
+        got = "other characters" if api_key else "nothing"
+        raise InvalidKey(f"API key: expected one line of printable ASCII, got {got}", param_hint=hint)
+    return api_key
 
 
 class Credentials(NamedTuple):

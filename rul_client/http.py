@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 import httpx
 import msgspec
 
-from rul_client.address import Tls, is_loopback
+from rul_client.address import Tls, checked_key, is_loopback
 from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable
 
 TIMEOUT_SECONDS: Final = 60.0
@@ -25,10 +25,14 @@ def http_client(
     timeout_seconds: float = TIMEOUT_SECONDS,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
-    """A connection pool to one server; no proxy is asked about this machine itself."""
+    """A connection pool to one server; no proxy is asked about this machine itself.
+
+    Raises:
+        InvalidKey: no request can carry the key.
+    """
     return httpx.AsyncClient(
         base_url=url,
-        headers={"x-api-key": api_key} if api_key else {},
+        headers={"x-api-key": api_key} if checked_key(api_key) else {},
         timeout=timeout_seconds,
         trust_env=not is_loopback(httpx.URL(url).host),
         transport=transport,

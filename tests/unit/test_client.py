@@ -578,6 +578,24 @@ def test_the_key_in_a_file_is_chosen_before_one_that_is_given_and_loses_its_newl
         chosen_key("given", tmp_path / "none")
 
 
+def test_a_byte_order_mark_is_no_part_of_the_key_in_a_file(tmp_path):
+    (tmp_path / "key").write_text("secret\n", encoding="utf-8-sig")
+
+    assert chosen_key(None, tmp_path / "key") == "secret"
+
+
+@pytest.mark.parametrize(
+    ("key", "got"), [("", "nothing"), ("schlüssel", "other characters"), ("two\nlines", "other characters")]
+)
+def test_a_key_that_no_header_can_hold_is_refused_without_quoting_it(tmp_path, key, got):
+    wanted = f"^API key: expected one line of printable ASCII, got {got}$"
+    (tmp_path / "key").write_text(key, encoding="utf-8")
+
+    for refused in (lambda: AsyncClient(URL, api_key=key), lambda: chosen_key(None, tmp_path / "key")):
+        with pytest.raises(RemoteFailed, match=wanted):
+            refused()
+
+
 def test_a_unit_with_a_number_for_a_name_is_named_by_its_digits():
     (window,) = windows_of({"unit": 17, "last_cycle": 2, "columns": {"sensor_1": [1.0, 2.0]}})
 
