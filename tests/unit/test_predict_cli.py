@@ -429,6 +429,17 @@ def test_no_line_is_wider_than_the_terminal_and_the_rul_is_always_there(width):
     assert " 38.2" in lines[2]
 
 
+@pytest.mark.parametrize("width", [10, 20, 30, 40])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_units_cycles_and_ruls_stay_whole_however_narrow_the_terminal(width, encoding):
+    heading, *lines = people_text(width=width, encoding=encoding).splitlines()
+
+    assert heading.split()[:4] == ["unit", "last", "cycle", "RUL"]
+    assert any(re.match(r"pump 7 +31 +38\.2\b", line) for line in lines)
+    assert any(re.match(r"pump 8 +12 +(?:≥|>=) 125\b", line) for line in lines)
+    assert len(heading) <= max(width, 27)
+
+
 def test_a_terminal_without_unicode_gets_plain_signs():
     text = people_text(encoding="ascii")
 

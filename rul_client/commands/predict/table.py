@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -28,7 +28,7 @@ MAX_SENSOR: Final = 16
 UNSUPPORTED: Final = "unsupported"
 EXPENDABLE: Final = (
     "drawing", "top cycle", "entropy", "trust", "state", "sensors", "evidence", "failure", "cost ratio",
-    "interval",
+    "interval", "health",
 )  # fmt: skip
 """Columns that a narrow terminal loses, the first first."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
@@ -67,6 +67,7 @@ class PeopleTable(RowWriter):
         box, gap = (None, 2) if self._signs else (SIMPLE_HEAD, 1)
         table = Table(box=box, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False)
         table.show_header = not self._counts
+        table.width = self._width(self._widths)  # a narrower terminal wraps lines, so no digit is cut off
         axis = f"0{f'{self._cap:g}':>{self._widths.get('drawing', 1) - 1}}"
         for name, width in self._widths.items():
             heading = self._headings.get(name, axis if name == "drawing" else name)
@@ -78,7 +79,7 @@ class PeopleTable(RowWriter):
                 self._estimated.append((row["rul"], row["unit"]))
             cells = self._cells(row)
             table.add_row(*(cells.get(name, Text()) for name in self._widths))
-        self._console.print(table)
+        self._console.print(table, crop=False)
 
     def close(self) -> None:  # noqa: D102 inherited
         counts = [
@@ -113,13 +114,17 @@ class PeopleTable(RowWriter):
         }
 
         def excess() -> int:
-            return max(0, sum(widths.values()) + 2 * (len(widths) - 1) - self._console.width)
+            return max(0, self._width(widths) - self._console.width)
 
         widths["drawing"] -= min(excess(), DRAWING[1] - DRAWING[0])
         for name in EXPENDABLE:
             if excess():
                 widths.pop(name, None)
         return widths
+
+    @staticmethod
+    def _width(widths: Mapping[str, int]) -> int:
+        return sum(widths.values()) + 2 * (len(widths) - 1)
 
     def _grounds_widths(self) -> dict[str, int]:
         """Choose the columns that say what an answer rests on."""
