@@ -20,7 +20,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import feather
@@ -34,10 +33,6 @@ _DECIMAL: Final = re.compile(r"\d{1,15}\.\d*(?:[eE][-+]?\d\d?)?")
 _NUMERIC: Final = (
     pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null, pa.types.is_boolean
 )  # fmt: skip
-
-
-MOST_EXACT: Final = 2**53
-"""Largest whole number up to which float64 has every one."""
 
 
 class MissingColumns(InvalidData):
@@ -214,8 +209,11 @@ def _fits_float64(column: pa.ChunkedArray) -> bool:
     """Return whether a column holds numbers that float64 keeps apart."""
     if not pa.types.is_integer(column.type):
         return is_numeric(column)
-    ends = pc.min_max(column).as_py()
-    return ends["min"] is None or -MOST_EXACT <= ends["min"] <= ends["max"] <= MOST_EXACT
+    try:
+        column.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _texts(column: pa.ChunkedArray) -> pa.StringArray:

@@ -33,6 +33,7 @@ from rul_client.answers import (
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import Rpc
 from rul_client.http import TIMEOUT_SECONDS, http_client, request
+from rul_client.query import Costs, check_options
 from rul_client.readings import Frame, Readings, Window, numbered, windows_of, windows_per_request
 from rul_client.unit_windows import last_windows
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody, UnitDecision
@@ -43,7 +44,6 @@ MAX_PAUSE_SECONDS: Final = 30.0
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 Sleep = Callable[[float], Awaitable[None]]
-Costs = Mapping[Literal["planned", "failure"], float]
 
 
 class _Models(msgspec.Struct):
@@ -64,7 +64,7 @@ class _Reply(msgspec.Struct):
 
 
 class AsyncClient:
-    """A running service; every failure is a `RemoteFailed`."""
+    """A running service; every failure is a `RulError`, of the service or the connection a `RemoteFailed`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class AsyncClient:
         models = await self.models()
         names = ", ".join(sorted(each.name for each in models)) or "none"
         if model is None and len(models) > 1:
-            raise RemoteFailed(f"{self.url} serves several models ({names}): choose one with --model")
+            raise RemoteFailed(f"{self.url} serves several models ({names}): choose one with model (--model)")
         if found := [each for each in models if model in {None, each.name}]:
             return found[0]
         raise RemoteFailed(f"{self.url} serves no model {model!r}, only {names}")
@@ -146,6 +146,7 @@ class AsyncClient:
         lists the others as `refused`. `store=False` keeps predictions out of the fleet. `costs` of a planned
         stop and of a failure add the decision when to stop.
         """
+        check_options(explain, costs)
         if isinstance(windows, str | Path | Frame):
             model = (await self.choose(model)).name
             given = last_windows(windows, await self.manifest(model))
@@ -186,8 +187,9 @@ class AsyncClient:
         """Store readings of a unit by column, or a DataFrame; predict the unit as it now stands.
 
         A value of each column is a reading; values in lists, with as many cycles, are several. Without
-        `cycle`, a reading is of the cycle after the last one stored. `costs` are as in `predict`.
+        `cycle`, a reading is of the cycle after the last one stored. `costs` are as in `predict`, and errors.
         """
+        check_options(explain, costs)
         window, cycles = numbered(columns, cycle)
         options = {"model": model, "explain": explain, "store": store, "costs": costs}
         again = cycles is not None

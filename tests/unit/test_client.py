@@ -15,7 +15,7 @@ from model.domain import InvalidData
 from rul_client.address import chosen_key, in_path, is_loopback
 from rul_client.answers import Warned
 from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, Client
-from rul_client.errors import RemoteFailed
+from rul_client.errors import RemoteFailed, RulError
 from rul_client.grpc import TEMPORARY
 from rul_client.readings import Window, windows_of, windows_per_request
 from service.proto import rul_v1_pb2 as pb
@@ -182,7 +182,9 @@ async def test_a_refusal_is_one_line_and_not_asked_again(response, line):
 
 async def test_of_several_models_one_must_be_named():
     async with Server(models=("fd001", "fd002")).client() as client:
-        with pytest.raises(RemoteFailed, match=r"several models \(fd001, fd002\): choose one with --model"):
+        with pytest.raises(
+            RemoteFailed, match=r"several models \(fd001, fd002\): choose one with model \(--model\)"
+        ):
             await client.choose()
         with pytest.raises(RemoteFailed, match="serves no model 'fd003', only fd001, fd002"):
             await client.choose("fd003")
@@ -373,6 +375,29 @@ async def test_readings_without_a_whole_cycle_each_are_refused_before_anything_i
     async with Server().client() as client:
         with pytest.raises(InvalidData, match=error):
             await client.append("a", {"a": [1, 2]}, cycle=cycle)
+
+
+@pytest.mark.parametrize("url", [URL, "grpc://rul.test"])
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"explain": "all"}, "explain: expected one of none, attention, sensors, full, got 'all'"),
+        ({"costs": (1, 10)}, r"costs: expected a mapping with planned and failure, got \(1, 10\)"),
+        ({"costs": {"planned": 1}}, "costs: .*missing required field `failure`"),
+        ({"costs": {"planned": 1, "failure": "10"}}, "costs: .*`str`"),
+        ({"costs": {"planned": 10, "failure": 1}}, "costs: failure: expected more than planned"),
+    ],
+)
+async def test_options_that_no_service_reads_are_refused_by_either_transport_before_anything_is_sent(
+    url, options, line
+):
+    async with AsyncClient(url) as client:
+        for asked in (
+            client.predict(WINDOW, model="fake", **options),
+            client.append("a", {"a": 1}, **options),
+        ):
+            with pytest.raises(RulError, match=line):
+                await asked
 
 
 def test_a_closed_client_says_so():

@@ -1,0 +1,33 @@
+"""Options of a query, checked before either transport sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import msgspec
+
+from model import decision
+from model.domain import InvalidData
+from rul_client.answers import Explain
+
+Costs = Mapping[Literal["planned", "failure"], float]
+"""Of a planned stop and of a failure."""
+
+
+def check_options(explain: str, costs: object) -> None:
+    """Check what both transports send.
+
+    Raises:
+        InvalidData: `explain` is unknown, or `costs` are none.
+    """
+    if explain not in get_args(Explain):
+        raise InvalidData(f"explain: expected one of {', '.join(get_args(Explain))}, got {explain!r}")
+    if costs is None:
+        return
+    if not isinstance(costs, Mapping):
+        raise InvalidData(f"costs: expected a mapping with planned and failure, got {costs!r}")
+    try:
+        msgspec.convert(costs, decision.Costs)
+    except msgspec.ValidationError as error:
+        raise InvalidData(f"costs: {error}") from error
