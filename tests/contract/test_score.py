@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from contextlib import suppress
 from dataclasses import replace
 
@@ -302,12 +303,21 @@ def test_a_url_that_nothing_opens_is_a_clear_error(tiny_bundle, tmp_path):
         score_here(tiny_bundle, "nowhere://x", tmp_path / "out")
 
 
-@pytest.mark.parametrize("options", [{"every": 2}, {"attention": True}, {"part_readings": 100}])
-def test_a_run_with_other_options_is_refused(options, tiny_bundle, fleet, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"every": 2}, "--windows was all, now 2"),
+        ({"attention": True}, "--attention was not given, now given"),
+        ({"part_readings": 100}, "--part-readings was 65536, now 100"),
+    ],
+)
+def test_a_run_with_other_options_is_refused_with_these_alone(
+    options, difference, tiny_bundle, fleet, tmp_path
+):
     score_here(tiny_bundle, fleet, tmp_path / "out")
     before = tree(tmp_path / "out")
 
-    with pytest.raises(OtherRun, match="holds another run"):
+    with pytest.raises(OtherRun, match=rf"holds another run: {difference}; choose another --output"):
         score_here(tiny_bundle, fleet, tmp_path / "out", **options)
 
     assert tree(tmp_path / "out") == before
@@ -317,8 +327,34 @@ def test_a_run_over_other_input_is_refused(tiny_bundle, fleet, tmp_path):
     score_here(tiny_bundle, fleet, tmp_path / "out")
     write_pumps(fleet / "more.parquet", [replace(pumps(units=1, seed=3)[0], unit="x")])
 
-    with pytest.raises(OtherRun, match="input was"):
+    words = r"input was 1 file, 5 units, [\d,]+ readings, now 2 files, 6 units, [\d,]+ readings; choose"
+    with pytest.raises(OtherRun, match=words):
         score_here(tiny_bundle, fleet, tmp_path / "out")
+
+
+def test_a_run_over_files_that_were_written_again_is_refused(tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out")
+    os.utime(fleet / "pumps.parquet", (0, 0))
+
+    with pytest.raises(OtherRun, match="the input's files have other names, sizes or times; choose"):
+        score_here(tiny_bundle, fleet, tmp_path / "out")
+
+
+def test_a_run_over_another_model_is_refused_with_both(tiny_bundles, fleet, tmp_path):
+    score_here(tiny_bundles("flagship"), fleet, tmp_path / "out")
+
+    with pytest.raises(OtherRun, match=r"model was \S+ \S+ \([0-9a-f]{12}\), now \S+ \S+ \([0-9a-f]{12}\)"):
+        score_here(tiny_bundles("amnl"), fleet, tmp_path / "out")
+
+
+def test_a_run_that_finished_no_part_gives_way_to_another(tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out")
+    (tmp_path / "out" / "part-000000.parquet").unlink()
+
+    score_here(tiny_bundle, fleet, tmp_path / "out", every=2)
+
+    score_here(tiny_bundle, fleet, tmp_path / "new", every=2)
+    assert tree(tmp_path / "out") == tree(tmp_path / "new")
 
 
 def test_a_folder_with_other_files_or_within_the_input_is_refused(tiny_bundle, fleet, tmp_path):

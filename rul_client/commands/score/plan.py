@@ -71,7 +71,7 @@ class Plan:
     Attributes:
         absent: Columns of the model that no file has.
         lacking: The files that lack a column of others, by column.
-        sha256: Digest of the names, sizes, times and parts of the files.
+        sha256: Digest of the names, sizes and times of the files.
     """
 
     parts: tuple[Part, ...]
@@ -115,8 +115,8 @@ def make_plan(source: Location, fleet: Fleet, *, every: int, part_readings: int,
     absent = tuple(name for name in fleet.sources if len(planner.lacking.get(name, ())) == len(files))
     lacking = {name: own for name, own in planner.lacking.items() if name not in absent}
     digest = hashlib.sha256()
-    for item in (*((folder.name(file), file.size, file.mtime_ns) for file in files), *parts):
-        digest.update(repr(item).encode())
+    for file in files:
+        digest.update(repr((folder.name(file), file.size, file.mtime_ns)).encode())
     units = len(planner.file_of_unit)
     return Plan(parts, len(files), planner.rows, units, absent, lacking, digest.hexdigest())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from time import monotonic
@@ -15,15 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from model.domain import InvalidData, RulError, printable
-from model.fleet import fleet_toml
-from model.version import VERSION
 from rul_client.commands.output import NothingAnswered
 from rul_client.commands.score.job import Job, Tally, total
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_table import REFUSED, read_tally
 from rul_client.commands.score.plan import Part, Plan, make_plan
+from rul_client.commands.score.record import differences, facts_of
 from rul_client.commands.score.scorer import Scorer
-from rul_client.unit_windows import LAST
 
 RUN: Final = "_run.json"
 SUMMARY: Final = "_summary.json"
@@ -66,7 +63,7 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
         named = ", ".join([*files[:FILES_NAMED], *["..."] * (len(files) > FILES_NAMED)])
         count = f"{len(files):,} of {plan.files:,} files"
         console.print(printable(f"rul: {column} is not in {count}, treated as missing there: {named}"))
-    finished = _prepare(scorer, _facts(scorer, plan))
+    finished = _prepare(scorer, facts_of(scorer, plan))
     left = [part for part in plan.parts if part.file not in finished]
     if len(left) < len(plan.parts):
         console.print(
@@ -84,28 +81,6 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     return summary
 
 
-def _facts(scorer: Scorer, plan: Plan) -> dict[str, Any]:
-    """Return what the output depends on."""
-    every = scorer.job.every
-    return {
-        "rul": VERSION,
-        "bundle": msgspec.to_builtins(scorer.name),
-        "provider": scorer.provider,
-        "batch_windows": scorer.batch_windows,
-        "windows": {LAST: "last", 1: "all"}.get(every, every),
-        "attention": scorer.job.attention,
-        "contributions": scorer.job.contributions,
-        "columns": hashlib.sha256(fleet_toml(scorer.fleet).encode()).hexdigest(),
-        "input": {
-            "files": plan.files,
-            "readings": plan.rows,
-            "units": plan.units,
-            "parts": len(plan.parts),
-            "sha256": plan.sha256,
-        },
-    }
-
-
 def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
     """Check that the output is of this run, or empty; return the names of its files.
 
@@ -117,19 +92,20 @@ def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
         raise OtherRun(f"{output.url} lies in the input {source.url}: choose an --output outside of it")
     listed = output.files.get_file_info(FileSelector(output.root, recursive=True, allow_not_found=True))
     names = {output.name(file): file for file in listed if file.is_file}
+    stale: set[str] = set()  # What another run refused that finished no part
     if RUN in names:
         with output.open(RUN) as stream:
             before = msgspec.json.decode(stream.read())
-        different = [name for name, value in facts.items() if before.get(name) != value]
-        if different:
-            said = ", ".join(f"{name} was {before.get(name)!r}, now {facts[name]!r}" for name in different)
+        said = ", ".join(differences(before, facts))
+        if said and any(name.startswith("part-") for name in names):
             raise OtherRun(
                 f"{output.url} holds another run: {said}; choose another --output or remove the folder"
             )
+        stale = {name for name in names if name.startswith(f"{REFUSED}/")} if said else stale
     elif names:
         raise OtherRun(f"{output.url}: expected an empty folder or one of rul score, it has {min(names)}")
     for name, file in names.items():
-        if name.endswith(".tmp"):  # of a run that was killed
+        if name in stale or name.endswith(".tmp"):  # of a run that was killed
             output.files.delete_file(file.path)
     output.write(RUN, _json(facts))
     return set(names)

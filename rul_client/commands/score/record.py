@@ -1,0 +1,76 @@
+"""What the output of a run depends on, as `_run.json` holds it, and how two runs differ."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from model.fleet import fleet_toml
+from model.version import VERSION
+from rul_client.commands.score.plan import Plan
+from rul_client.commands.score.scorer import Scorer
+from rul_client.unit_windows import LAST
+
+
+def facts_of(scorer: Scorer, plan: Plan) -> dict[str, Any]:
+    """Return what the output depends on."""
+    every = scorer.job.every
+    return {
+        "rul": VERSION,
+        "bundle": msgspec.to_builtins(scorer.name),
+        "provider": scorer.provider,
+        "batch_windows": scorer.batch_windows,
+        "windows": {LAST: "last", 1: "all"}.get(every, every),
+        "attention": scorer.job.attention,
+        "contributions": scorer.job.contributions,
+        "columns": hashlib.sha256(fleet_toml(scorer.fleet).encode()).hexdigest(),
+        "part_readings": scorer.job.part_readings,
+        "input": {"files": plan.files, "readings": plan.rows, "units": plan.units, "sha256": plan.sha256},
+    }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Word each fact that differs between two runs; an older version may not have written all of them."""
+    for name, value in now.items():
+        old = before.get(name, value)
+        if old == value:
+            continue
+        if name == "columns":
+            yield "the columns are described otherwise (--fleet)"
+        elif name == "input" and _input(old) == _input(value):
+            yield "the input's files have other names, sizes or times"
+        else:
+            word, worded = WORDED[name]
+            yield f"{word} was {worded(old)}, now {worded(value)}"
+
+
+def _plain(value: object) -> str:
+    return ("given" if value else "not given") if isinstance(value, bool) else str(value)
+
+
+def _model(bundle: Mapping[str, str]) -> str:
+    return f"{bundle['name']} {bundle['version']} ({bundle['sha256'][:12]})"
+
+
+def _input(counts: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{counts[name]:,} {name if counts[name] != 1 else name[:-1]}"
+        for name in ("files", "units", "readings")
+    )
+
+
+WORDED: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
+    "rul": ("the version of rul", _plain),
+    "bundle": ("the model", _model),
+    "provider": ("the execution provider", _plain),
+    "batch_windows": ("a batch's number of windows", _plain),
+    "windows": ("--windows", _plain),
+    "attention": ("--attention", _plain),
+    "contributions": ("--contributions", _plain),
+    "part_readings": ("--part-readings", _plain),
+    "input": ("the input", _input),
+}
+"""What a fact is called in errors, and how its value is worded."""
