@@ -183,15 +183,24 @@ def seconds_of(text: str) -> float | None:
     >>> seconds_of("02.01.1970"), seconds_of("1970-01-01T00:01Z"), seconds_of("7")
     (86400.0, 60.0, None)
     """
+    found = date_of(text)
+    return found and (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def date_of(text: str) -> datetime | None:
+    """Read a date as files have it, with a zone where it names one; None: no date.
+
+    >>> date_of("01.03.2026 12:00")
+    datetime.datetime(2026, 3, 1, 12, 0)
+    """
     german = re.sub(
         r"^(\d{1,2})\.(\d{1,2})\.(\d{4})", lambda m: f"{m[3]}-{m[2]:0>2}-{m[1]:0>2}", text.strip()
     )
     plain = re.sub(r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3", german)
     try:
-        found = datetime.fromisoformat(plain) if "-" in plain else None
+        return datetime.fromisoformat(plain) if "-" in plain else None
     except ValueError:
         return None
-    return found and (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _plain_lines(data: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 from collections import Counter
@@ -12,9 +13,10 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from model.domain import InvalidData, RulError, printable
+from model.cells import number_of
+from model.domain import LARGEST_CYCLE, InvalidData, RulError, printable
 from model.files import format_of
-from model.text_table import TextTable
+from model.text_table import TextTable, date_of
 from rul_client.api import AsyncClient
 from rul_client.errors import Rejected
 from service.store.judgement import OutcomeKind
@@ -73,24 +75,33 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _outcome(cells: dict[str, str]) -> dict[str, Any]:
     unit, kind, cycle = (cells.get(name, "") for name in NEEDED)
-    kinds = [each.value for each in OutcomeKind]
+    kinds, number = [each.value for each in OutcomeKind], _whole(cycle)
     for name, value, wanted, holds in (
         ("unit", unit, "a name", bool(unit)),
         ("kind", kind, " or ".join(kinds), kind in kinds),
-        ("cycle", cycle, "a whole number", cycle.isascii() and cycle.isdigit() and len(cycle) < 10),
+        ("cycle", cycle, f"a whole number from 0 to {LARGEST_CYCLE}", number is not None),
     ):
         if not holds:
             raise InvalidData(f"column {name!r}: expected {wanted}, got {value!r}")
     return {
-        "unit": unit, "kind": kind, "cycle": int(cycle),
+        "unit": unit, "kind": kind, "cycle": number,
         "model": cells.get("model") or None, "time": _time(cells.get("time", "")),
     }  # fmt: skip
 
 
+def _whole(cell: str) -> int | None:
+    """Read a cycle, 10.0 too; None: it is none."""
+    with contextlib.suppress(ValueError):
+        number = number_of(cell)
+        if number is not None and number.is_integer() and 0 <= number <= LARGEST_CYCLE:
+            return int(number)
+    return None
+
+
 def _time(text: str) -> datetime | None:
     """Read a time; one without a zone is local."""
-    try:
-        return datetime.fromisoformat(text).astimezone() if text else None
-    except ValueError:
-        wanted = "a time such as 2026-03-01T12:00:00Z"
-        raise InvalidData(f"column 'time': expected {wanted}, got {text!r}") from None
+    found = date_of(text)
+    if text and found is None:
+        wanted = "a time such as 2026-03-01T12:00:00Z or 01.03.2026 12:00"
+        raise InvalidData(f"column 'time': expected {wanted}, got {text!r}")
+    return found and found.astimezone()

@@ -69,10 +69,38 @@ async def test_lines_that_are_wrong_are_named_and_the_rest_is_reported(tmp_path,
     errors = capsys.readouterr().err
     assert "line 2: column 'kind': expected failed or removed, got 'broken'" in errors
     assert "line 3: http://rul.test answered 404: Unknown unit: no such unit" in errors
-    assert "line 5: column 'cycle': expected a whole number, got 'soon'" in errors
+    assert "line 5: column 'cycle': expected a whole number from 0 to 16777216, got 'soon'" in errors
     assert "line 6: column 'unit': expected a name, got ''" in errors
-    expected = "a time such as 2026-03-01T12:00:00Z, got 'yesterday'"
+    expected = "a time such as 2026-03-01T12:00:00Z or 01.03.2026 12:00, got 'yesterday'"
     assert f"line 7: column 'time': expected {expected}" in errors
+
+
+@pytest.mark.parametrize("cycle", ["10.0", "1e1", "10"])
+async def test_a_cycle_is_a_whole_number_however_it_is_written(tmp_path, cycle):
+    server = Server()
+
+    await report(server, csv_file(tmp_path, "unit,kind,cycle", f"1,failed,{cycle}"))
+
+    assert server.taken[0][1]["cycle"] == 10
+
+
+@pytest.mark.parametrize("cycle", ["-1", "1.5", "16777217", "nan", "inf", ""])
+async def test_a_cycle_that_no_unit_reaches_is_refused_with_the_bounds(tmp_path, capsys, cycle):
+    with pytest.raises(LinesRefused):
+        await report(Server(), csv_file(tmp_path, "unit,kind,cycle", f"1,failed,{cycle}"))
+
+    wanted = f"column 'cycle': expected a whole number from 0 to 16777216, got {cycle!r}"
+    assert wanted in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["2026-03-01 12:00", "01.03.2026 12:00", "2026/03/01 12:00"])
+async def test_a_time_is_written_as_in_files_of_readings_and_local_without_a_zone(tmp_path, text):
+    server = Server()
+
+    await report(server, csv_file(tmp_path, "unit,kind,cycle,time", f"1,failed,5,{text}"))
+
+    sent = datetime.fromisoformat(server.taken[0][1]["time"])
+    assert sent == datetime(2026, 3, 1, 12).astimezone()
 
 
 async def test_corrections_are_marked(tmp_path):
