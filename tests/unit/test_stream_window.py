@@ -12,7 +12,7 @@ from service.core.rules import WindowRules
 from service.core.window import WindowInput
 from service.errors import CycleConflict, InvalidWindow
 from service.streams.window import StreamWindow, reading_values
-from tests.fakes import RULES, joined
+from tests.fakes import RULES, joined, make_manifest
 
 F, CONTEXT = len(RULES.names), RULES.context
 numbers = st.floats(-1e6, 1e6, width=32)
@@ -85,7 +85,7 @@ def test_at_every_reading_it_is_checked_as_the_whole_window_would_be(readings):
 
 
 def test_a_stream_goes_on_where_a_window_may_have_fewer_cycles_than_the_model_reads():
-    window = made(CONTEXT + 2, first_cycle=1, rules=replace(RULES, max_cycles=CONTEXT - 1))
+    window = made(CONTEXT + 2, first_cycle=1, rules=WindowRules.of(make_manifest(), max_window_cycles=CONTEXT - 1))
 
     got = window.checked("1")
 
