@@ -7,15 +7,22 @@ const PAUSE_MS = 150;
 const RATIOS = [1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100];
 export const USUAL_RATIO = 10;
 
+/** How many planned stops a failure costs by a decision of the service; undefined where it made none. */
+export function ratioOf(decision) {
+  return decision ? Math.round((100 * decision.costs.failure) / decision.costs.planned) / 100 : undefined;
+}
+
 /**
- * The cost slider; it keeps its place in `costs.ratio`. `ask({ planned, failure })` resolves to `{ decision, curve }`; `onAct(cycle)` hears of the best
- * cycle. Nothing is shown where the service has no decision to give.
+ * The cost slider; it keeps its place in `costs.ratio`, which begins at the service's own ratio: `ask()` without costs
+ * tells it where it is not known. `ask({ planned, failure })` resolves to `{ decision, curve }`; `onAct(cycle)` hears of
+ * the best cycle. Nothing is shown where the service has no decision to give.
  */
-export function actPanel({ ask, onAct, signal, costs = { ratio: USUAL_RATIO } }) {
+export function actPanel({ ask, onAct, signal, costs }) {
+  let ratios = [];
   const words = h("div", { class: "act-words", "aria-live": "polite" });
   const ratio = h("output", { for: "costs" });
   const slider = h("input", {
-    type: "range", id: "costs", min: 0, max: RATIOS.length - 1, step: 1, value: RATIOS.indexOf(costs.ratio),
+    type: "range", id: "costs", min: 0, step: 1,
     oninput: () => {
       costs.ratio = chosen();
       say();
@@ -30,10 +37,18 @@ export function actPanel({ ask, onAct, signal, costs = { ratio: USUAL_RATIO } })
   let waiting = null;
   let turn = 0;
 
-  const chosen = () => RATIOS[Number(slider.value)];
+  const chosen = () => ratios[Number(slider.value)];
   function say() {
     put(ratio, `${chosen()}×`);
     slider.setAttribute("aria-valuetext", `${chosen()} times a planned stop`);
+  }
+
+  function begin(ratio) {
+    ratios = [...new Set([...RATIOS, ratio])].sort((a, b) => a - b);
+    slider.max = ratios.length - 1;
+    slider.value = ratios.indexOf(ratio);
+    say();
+    return load();
   }
 
   async function load() {
@@ -52,8 +67,8 @@ export function actPanel({ ask, onAct, signal, costs = { ratio: USUAL_RATIO } })
     if (mine === turn) words.ariaBusy = "false";
   }
 
-  say();
-  load();
+  if (costs.ratio) begin(costs.ratio);
+  else ask().then(({ decision }) => begin(ratioOf(decision) ?? USUAL_RATIO), () => begin(USUAL_RATIO));
   return root;
 }
 

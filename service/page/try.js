@@ -1,6 +1,6 @@
 // Try a model on a file of your own or on a simulated unit; nothing is stored.
 
-import { actPanel } from "./act.js";
+import { actPanel, ratioOf, USUAL_RATIO } from "./act.js";
 import { figures, reasons } from "./answer.js";
 import { calls } from "./calls.js";
 import { BadFile, decoded, match, parse, units } from "./csv.js";
@@ -187,7 +187,7 @@ class TryView {
       h("div", { class: "card answer" },
         h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: this.manifest.cap })),
         h("section", { class: "why", "aria-label": "Why" }, reasons(prediction)),
-        this.act(body)),
+        this.act(body, prediction)),
       h("div", { class: "columns" }, h("section", { class: "card charts", "aria-label": "Life" }, charts.root), charts.side),
       calls(body));
     if (hadFocus) document.getElementById("try-cycle").focus();
@@ -212,7 +212,7 @@ class TryView {
       h("label", { for: "try-cycle" }, "Answer at cycle ", said), slider);
   }
 
-  act(body) {
+  act(body, prediction) {
     const { api, signal } = this.context;
     return actPanel({
       ask: async (costs) => {
@@ -221,6 +221,7 @@ class TryView {
       },
       onAct: (cycle) => this.charts.setAct(cycle),
       signal,
+      costs: { ratio: ratioOf(prediction.decision) ?? USUAL_RATIO },
     });
   }
 

@@ -1,6 +1,6 @@
 // One unit: how long, how sure, why, when to act; its life; outcome, new name, removal.
 
-import { actPanel, USUAL_RATIO } from "./act.js";
+import { actPanel, ratioOf, USUAL_RATIO } from "./act.js";
 import { figures, reasons } from "./answer.js";
 import { follow } from "./api.js";
 import { every, keepAges } from "./clock.js";
@@ -55,7 +55,7 @@ class UnitView {
     Object.assign(this, facts);
     this.root = root;
     this.context = context;
-    this.costs = { ratio: USUAL_RATIO };
+    this.costs = {};
     for (const name of ["pointerdown", "keydown"]) root.addEventListener(name, () => (this.isUsed = true), { signal: context.signal });
     root.addEventListener("click", ({ target }) => {
       for (const menu of root.querySelectorAll("details.menu[open]")) menu.open = menu.contains(target);
@@ -152,6 +152,8 @@ class UnitView {
 
   act() {
     const { api, signal } = this.context;
+    const { prediction } = this.explained;
+    if (prediction) this.costs.ratio ??= ratioOf(prediction.decision) ?? USUAL_RATIO;
     return actPanel({
       ask: (costs) => api.get(`${this.path}/decision`, { model: this.model, ...costs }, { signal }),
       onAct: (cycle) => this.charts.setAct(cycle),

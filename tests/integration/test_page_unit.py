@@ -214,16 +214,19 @@ def test_a_failed_unit_shows_the_truth_and_no_advice(opened):
 
 
 @desktop
-def test_a_unit_without_stored_readings_has_its_answers(opened, http):
+def test_a_unit_without_stored_readings_has_its_answers(http, service, browser, look, tmp_path):
     life = http.get("/v1/models/fd001/simulated?seed=5").json()
     columns = {name: values[:60] for name, values in life["columns"].items()}
     asked = {"windows": [{"unit": "asked", "last_cycle": 60, "columns": columns}]}
     (expected,) = http.post("/v1/predict", json=asked).raise_for_status().json()["predictions"]
-    page = show(opened, "asked")
+    # The service has no costs of its own: asked for a decision without, it refuses.
+    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="422") as opened:
+        page = show(opened, "asked")
 
-    expect(page.locator(".answer-rul")).to_contain_text(str(round(expected["rul"])))
-    expect(page.get_by_text("No reading is stored for this cycle.")).to_be_visible()
-    opened.check_accessible()
+        expect(page.locator(".answer-rul")).to_contain_text(str(round(expected["rul"])))
+        expect(page.get_by_text("No reading is stored for this cycle.")).to_be_visible()
+        expect(page.get_by_role("region", name="When to act")).to_contain_text("A failure costs 10")
+        opened.check_accessible()
 
 
 @both_sizes
