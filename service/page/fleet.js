@@ -10,6 +10,7 @@ import { unitRow } from "./row.js";
 import { Summary } from "./summary.js";
 
 const PAGE = 200; // units of one request
+const MOST = 1000; // that the service gives at once
 const REFRESH_SECONDS = 10;
 
 const keyOf = (unit) => `${unit.model}\n${unit.unit}`;
@@ -79,32 +80,39 @@ class Fleet {
     return this.context.api.get("/v1/units", { ...this.filter, ...more }, { signal: this.context.signal });
   }
 
-  /** Read the first page, and the summary of all states where the filter has one. */
-  begin(limit) {
-    return Promise.all([this.read({ limit }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
+  /** Read so many units from the first on, and the summary of all states where the filter has one. */
+  async begin(units) {
+    const [page, every] = await Promise.all([this.read({ limit: Math.min(MOST, units) }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
+    while (page.next && page.units.length < units) {
+      const more = await this.read({ limit: MOST, after: page.next });
+      page.units.push(...more.units);
+      page.next = more.next;
+    }
+    return [page, every];
   }
 
-  /** Read the first page, or as many units as are shown already. */
-  async load(limit = PAGE) {
+  /** Read the list: the first page, or as many units as are held, so that the reader's place stays. */
+  async load(units = PAGE) {
     const turn = (this.turn = {});
     try {
-      const [page, every] = await this.begin(limit);
+      const [page, every] = await this.begin(units);
       if (turn !== this.turn) return; // the filter has changed meanwhile
+      this.isLoaded = true;
       this.units.clear();
       this.takePage(page);
       this.takeSummary(page.summary, every?.summary);
       this.draw();
     } catch (error) {
       if (error.name === "AbortError" || turn !== this.turn) return;
+      this.isLoaded = false;
       this.parts.summary.draw(null);
       put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, this.context.again));
       this.table = null;
     }
   }
 
-  /** Read as many units as are held. */
   reload() {
-    return this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
+    return this.load(Math.max(PAGE, this.units.size));
   }
 
   async more() {

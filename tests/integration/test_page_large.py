@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes
+from tests.browser import both_sizes, desktop
 from tests.integration.conftest import running
 from tests.page_fleet import fill
 
@@ -39,3 +41,25 @@ def test_ten_thousand_units_are_counted_shown_and_scrolled(opened):
     opened.shoot("large")
     page.get_by_label("Search units by name").fill("pump-9999")
     expect(rows).to_have_count(1)
+
+
+@desktop
+def test_a_list_that_is_read_again_keeps_the_readers_place(opened):
+    page = opened.page
+    opened.go("#/")
+    deep = page.locator('.rows [aria-rowindex="1300"]')
+    page.locator(".rows [role=row]").first.wait_for()
+    page.wait_for_function(
+        "() => (scrollTo(0, 1300 * 48), document.querySelector('.rows [aria-rowindex=\"1300\"]'))"
+    )
+    deep.scroll_into_view_if_needed()
+    place = page.evaluate("scrollY")
+    name = deep.locator("a").inner_text()
+    pause = page.locator(".toolbar").get_by_role("button", name=re.compile("Pause|Resume"))
+    pause.dispatch_event("click")
+    with page.expect_response(re.compile("after=")):
+        pause.dispatch_event("click")
+
+    expect(deep.locator("a")).to_have_text(name)
+    expect(deep).to_be_in_viewport()
+    assert page.evaluate("scrollY") == place
