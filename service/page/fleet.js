@@ -156,7 +156,7 @@ class Fleet {
 
   /** Take units that the service says have changed. */
   take(changed) {
-    if (this.paused) return;
+    if (this.paused || !this.isLoaded) return;
     let last = -Infinity;
     if (this.next) for (const unit of this.units.values()) last = Math.max(last, unit.interval.lower);
     for (const unit of changed) {
@@ -178,7 +178,7 @@ class Fleet {
 
   /** Read the summary and the most urgent units again; where units have come or gone, the list too. */
   async refresh() {
-    if (this.paused || this.connection === "refused" || !this.units.size) return;
+    if (this.paused || this.connection === "refused" || !this.isLoaded) return;
     const before = this.total;
     const turn = this.turn;
     let page, every;

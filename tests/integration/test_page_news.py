@@ -14,6 +14,16 @@ from tests.integration.conftest import running
 from tests.page_unit import falls_silent, lives, read_on, show
 
 SECONDS = 60
+HEARD = """async (name) => {
+    const { follow } = await import("/page/api.js");
+    const { signal } = new AbortController();
+    const heard = new Promise((resolve) => follow({
+        signal, onState() {},
+        onEvent: (_, units) => units.some(({ unit }) => unit === name) && setTimeout(resolve),
+    }));
+    return { heard };
+}"""
+"""A promise of the next event of a unit, on a stream beside the page's own."""
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +178,39 @@ def test_a_page_whose_key_has_ended_says_since_when_it_is_old(browser, look, tmp
         page.keyboard.press("Enter")
         expect(page.locator("#live")).to_have_text("Live")
         expect(page.locator("#stale")).to_be_hidden()
+
+
+@desktop
+def test_the_summary_counts_on_while_no_unit_matches_the_filter(opened, http):
+    lives(http, "count-1", seed=5, share=0.3)
+    page = opened.page
+    page.clock.install()
+    opened.go("#/?q=count-&state=critical")
+    units = page.locator(".states .title")
+    expect(page.get_by_text("No unit matches")).to_be_visible()
+    expect(units).to_have_text("Units1")
+    lives(http, "count-2", seed=5, share=0.3)
+    with http.stream("GET", "/v1/events") as events:
+        lines = events.iter_lines()
+        next(lines)
+        read_on(http, "count-2", seed=5)
+        assert any("count-2" in line for line in lines)
+    page.clock.fast_forward(11_000)
+
+    expect(units).to_have_text("Units2")
+
+
+@desktop
+def test_an_event_does_not_pass_for_a_list_that_could_not_be_read(http, service, browser, look, tmp_path):
+    lives(http, "lonely", seed=5, share=0.3)
+    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="503") as opened:
+        page = opened.page
+        page.route("**/v1/units?*", lambda route: route.fulfill(status=503, json={"title": "Not ready"}))
+        opened.go("#/")
+        expect(page.locator("#live")).to_have_text("Live")
+        heard = page.evaluate_handle(HEARD, "lonely")
+        read_on(http, "lonely", seed=5)
+        page.evaluate("({ heard }) => heard", heard)
+
+        expect(page.get_by_role("alert")).to_contain_text("Not ready")
+        expect(page.locator(".rows a")).to_have_count(0)
