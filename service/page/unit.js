@@ -10,7 +10,8 @@ import { lifeCharts } from "./life.js";
 import { badge, empty, failed, loading, stateOf } from "./parts.js";
 import { deleteUnit, renameUnit, reportOutcome } from "./unit-changes.js";
 
-const MOST = 1000;
+const MOST = 1000; // cycles that the service gives at once
+const MOST_PAGES = 10;
 const REFRESH_SECONDS = 10;
 
 export async function show(root, params, context) {
@@ -39,7 +40,7 @@ export async function show(root, params, context) {
 
 /** A unit, and the answer to its stored readings with its reasons; null where there is none, with the reason. */
 async function history(api, path, { model, cycle }, signal) {
-  const known = await api.get(path, { model, limit: MOST }, { signal });
+  const known = await wholeLife(api, path, model, signal);
   if (!known.readings.cycles.length) return { known, explained: { prediction: null } };
   try {
     const { prediction } = await api.get(`${path}/explanation`, { model, cycle }, { signal });
@@ -48,6 +49,22 @@ async function history(api, path, { model, cycle }, signal) {
     if (error.name === "AbortError") throw error;
     return { known, explained: { prediction: null, why: error.detail } };
   }
+}
+
+/** What is stored of a unit: page by page from its newest cycles, `MOST_PAGES` at most. */
+async function wholeLife(api, path, model, signal) {
+  const read = (before) => api.get(path, { model, limit: MOST, before }, { signal });
+  const known = await read();
+  const { cycles, columns } = known.readings;
+  let { next } = known;
+  for (let pages = 1; next !== null && pages < MOST_PAGES; pages++) {
+    const page = await read(next);
+    known.predictions.push(...page.predictions);
+    cycles.unshift(...page.readings.cycles);
+    for (const name of Object.keys(columns)) columns[name].unshift(...page.readings.columns[name]);
+    next = page.next;
+  }
+  return known;
 }
 
 class UnitView {

@@ -17,10 +17,13 @@ SECONDS = 60
 HEARD = """async (name) => {
     const { follow } = await import("/page/api.js");
     const { signal } = new AbortController();
-    const heard = new Promise((resolve) => follow({
-        signal, onState() {},
-        onEvent: (_, units) => units.some(({ unit }) => unit === name) && setTimeout(resolve),
-    }));
+    let heard;
+    await new Promise((live) => {
+        heard = new Promise((resolve) => follow({
+            signal, onState: live,
+            onEvent: (_, units) => units.some(({ unit }) => unit === name) && setTimeout(resolve),
+        }));
+    });
     return { heard };
 }"""
 """A promise of the next event of a unit, on a stream beside the page's own."""

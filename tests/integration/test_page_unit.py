@@ -385,3 +385,17 @@ def test_a_unit_whose_last_reading_is_answered_says_nothing_of_the_kind(opened):
     page = show(opened, "worn")
 
     expect(page.locator(".stale")).to_have_count(0)
+
+
+@desktop
+def test_the_whole_life_of_more_than_1000_cycles_is_shown(opened, http):
+    life = http.get("/v1/models/fd001/simulated?seed=5").json()["columns"]
+    columns = {name: [values[i % 40] for i in range(1500)] for name, values in life.items()}
+    body = {"cycles": [*range(1, 1501)], "columns": columns}
+    http.post("/v1/units/aged/cycles", json=body).raise_for_status()
+    page = show(opened, "aged")
+
+    expect(page.get_by_role("slider", name="Cycle")).to_have_attribute("min", "1")
+    page.get_by_text("The numbers as a table").click()
+    table = page.get_by_role("region", name="Numbers of the charts")
+    expect(table.locator("tbody tr")).to_have_count(1500)
