@@ -24,10 +24,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import feather
 
+from model.cells import number_of
 from model.domain import FloatArray, IntArray, InvalidData
 from model.files import bare_path, content
 from model.fleet import Format
-from model.text_table import TextTable, seconds_of
+from model.text_table import CYCLE, TextTable, seconds_of
 
 _DECIMAL: Final = re.compile(r"\d{1,15}\.\d*(?:[eE][-+]?\d\d?)?")
 _NUMERIC: Final = (
@@ -138,13 +139,15 @@ def table_of(
     if count == 0:
         raise InvalidData(f"{path}: the file has no reading")
     names = set(table.column_names)
-    is_dated = date in names and not is_numeric(table[date])
+    is_dated = date in names and not is_numeric(table[date]) and not _starts_with_number(table[date])
     columns: dict[str, FloatArray] = {name: np.full(count, np.nan) for name in numbers}
     for name in names & set(numbers):
         if name == date and is_dated:
             columns[name] = _seconds(table[name], f"column {name!r}", locate)
         elif is_numeric(table[name]):
             columns[name] = _float64(table[name])
+        elif name == date:
+            columns[name] = _numbers_of(table[name], f"column {name!r}", locate)
         else:
             raise InvalidData(f"{path}: column {name!r}: expected numbers, got {table[name].type}")
     if text is None:
@@ -180,12 +183,31 @@ def is_numeric(column: pa.ChunkedArray) -> bool:
     return any(is_kind(column.type) for is_kind in _NUMERIC)
 
 
+def _starts_with_number(column: pa.ChunkedArray) -> bool:
+    """Return whether the first text that is not blank is a number."""
+    first = next(filter(None, _texts_of(column)), "")
+    with contextlib.suppress(ValueError):
+        return number_of(first) is not None
+    return False
+
+
+def _numbers_of(column: pa.ChunkedArray, name: str, locate: Callable[[int], str]) -> FloatArray:
+    numbers: list[float | None] = []
+    for row, text in enumerate(_texts_of(column)):
+        try:
+            numbers.append(number_of(text))
+        except ValueError:
+            raise InvalidData(f"{locate(row)}, {name}: expected {CYCLE}, got {text!r}") from None
+    return np.array(numbers, dtype=np.float64)
+
+
 def _seconds(column: pa.ChunkedArray, name: str, locate: Callable[[int], str]) -> FloatArray:
     texts = _texts_of(column)
     known = {text: seconds_of(text) for text in set(texts)}
     for row, text in enumerate(texts):
         if known[text] is None:
-            wanted = "a date such as 2026-03-01, 2026-03-01 13:00 or 01.03.2026"
+            dates = any(value is not None for value in known.values())
+            wanted = "a date such as 2026-03-01, 2026-03-01 13:00 or 01.03.2026" if dates else CYCLE
             raise InvalidData(f"{locate(row)}, {name}: expected {wanted}, got {text!r}")
     return np.array([known[text] for text in texts], dtype=np.float64)
 

@@ -39,6 +39,8 @@ CMAPSS_COLUMNS: Final = (
     *(f"setting_{i}" for i in range(1, 4)),
     *(f"sensor_{i}" for i in range(1, 22)),
 )
+CYCLE: Final = "a whole number, or a date such as 2026-03-01 or 01.03.2026"
+"""What a column of cycles holds, for errors."""
 DECIMAL_COMMA: Final = re.compile(rb'(?:^|[;\t|\n]) *"?[-+]?\d+,\d+"? *(?=[;\t|\n]|$)')
 MOST_CELLS: Final = 10**9
 """Of the rectangle from A1 to the last cell; the library allocates all of it."""
@@ -114,7 +116,7 @@ class TextTable:
         try:
             return self.parse_strictly(types)
         except pa.ArrowInvalid:
-            return self._parse_cell_by_cell(types)
+            return self._parse_cell_by_cell(types, date)
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the 1-based line and the cells of each row."""
@@ -152,7 +154,7 @@ class TextTable:
             ),
         )
 
-    def _parse_cell_by_cell(self, types: dict[str, pa.DataType]) -> pa.Table:
+    def _parse_cell_by_cell(self, types: dict[str, pa.DataType], date: str | None) -> pa.Table:
         columns: dict[str, list[float | str | None]] = {name: [] for name in types}
         places = [(name, self.header.index(name), types[name] == pa.string()) for name in types]
         for line, cells in self.rows():
@@ -161,20 +163,22 @@ class TextTable:
                 if is_text:
                     columns[name].append(cell)
                 else:
-                    columns[name].append(self._number(cell, name, line))
+                    columns[name].append(self._number(cell, name, line, wanted=CYCLE if name == date else ""))
         return pa.table({name: pa.array(columns[name], kind) for name, kind in types.items()})
 
     def _is_dated(self, column: str) -> bool:
-        """Say whether the first row has a date in this column."""
+        """Say whether the first cell of this column that is not blank is a date."""
         place, head = self.header.index(column), self.body[:HEAD_BYTES]
         few = replace(self, body=head[: head.rfind(b"\n") + 1] or self.body)
-        return next((seconds_of(cells[place]) is not None for _, cells in few.rows()), False)
+        known = (cells[place] for _, cells in few.rows() if cells[place].strip())
+        return next((seconds_of(cell) is not None for cell in known), False)
 
-    def _number(self, cell: str, name: str, line: int) -> float | None:
+    def _number(self, cell: str, name: str, line: int, *, wanted: str) -> float | None:
         try:
             return number_of(cell, decimal=self.decimal)
         except ValueError as error:
-            raise InvalidData(f"{self.path}: line {line}, column {name!r}: {error}") from None
+            said = str(error).replace("a number", wanted or "a number", 1)
+            raise InvalidData(f"{self.path}: line {line}, column {name!r}: {said}") from None
 
 
 def seconds_of(text: str) -> float | None:

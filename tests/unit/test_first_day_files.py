@@ -281,6 +281,43 @@ def test_a_date_that_is_a_duplicate_or_none_is_named_with_its_line(tmp_path, sec
         read_trajectories(path, PUMPS)
 
 
+CYCLES_WANTED = (
+    "'cycle': expected a whole number, or a date such as 2026-03-01 or 01.03.2026, got '01/02/2024'"
+)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_cycle_that_is_neither_a_number_nor_a_date_is_refused_with_both(tmp_path, form):
+    rows = [("a", f"01/{day:02}/2024", 40, 2, 9) for day in (2, 3)]
+    path = tmp_path / f"p.{form}"
+    if form == "csv":
+        csv_file(path, rows=rows)
+    else:
+        pq.write_table(columns(rows=rows), path)
+
+    with pytest.raises(InvalidData, match=CYCLES_WANTED):
+        read_trajectories(path, PUMPS)
+
+
+def test_a_missing_date_in_the_first_row_is_refused_as_a_date(tmp_path):
+    path = csv_file(tmp_path / "p.csv", rows=[("a", day, 40, 2, 9) for day in ("", "2026-03-01")])
+
+    with pytest.raises(InvalidData, match=r"line 2, column 'cycle': expected a date .*, got ''"):
+        read_trajectories(path, PUMPS)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_whole_numbers_stored_as_text_are_cycles(tmp_path, kind):
+    rows = [("a", str(cycle), 40, cycle, 9) for cycle in (9, 10)]
+    table = columns(rows=rows)
+    place = table.column_names.index("cycle")
+    pq.write_table(table.set_column(place, "cycle", table["cycle"].cast(kind)), tmp_path / "p.parquet")
+
+    (unit,) = read_trajectories(tmp_path / "p.parquet", PUMPS)
+
+    assert unit.cycles.tolist() == [9, 10]
+
+
 def test_dates_in_one_file_and_numbers_in_another_are_refused(tmp_path):
     csv_file(tmp_path / "may.csv", rows=[("a", "2026-05-01", 40, 2, 9)])
     csv_file(tmp_path / "june.csv", rows=[("a", 2, 40, 3, 9)])
