@@ -16,10 +16,18 @@ import numpy as np
 from model.domain import Column, FloatArray, IntArray, InvalidData, Role, printable
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
-from model.fleet_draft_columns import column_name, is_number, joined, numbered_dates, rows_of, words_of
+from model.fleet_draft_columns import (
+    MOST_LISTED,
+    column_name,
+    is_number,
+    joined,
+    numbered_dates,
+    rows_of,
+    words_of,
+)
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
 from model.readers import is_cycle, number_within
-from model.tables import read_columns
+from model.tables import place_of, read_columns
 
 UNIT_WORDS: Final = frozenset(
     {"unit", "engine", "machine", "asset", "equipment", "pump", "cell", "battery", "serial", "device",
@@ -71,7 +79,8 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
         InvalidData: a file cannot be read, or no column of numbers is left for the model.
     """
     form = format_of(files[0]) or "csv"
-    columns, file, partial = joined([read_columns(path, form=format_of(path) or form) for path in files])
+    tables = [read_columns(path, form=format_of(path) or form) for path in files]
+    columns, file, partial = joined(files, tables)
     unit_column, unit = guess_unit(columns, file)
     rows = rows_of(unit)
     of_dates = {k: numbered_dates(v, unit) for k, v in columns.items() if k != unit_column}
@@ -92,9 +101,7 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
     others = {k: v for k, v in others.items() if not marked or k != marked.column}
     kept, left_out = _chosen(others, rows, dates=dates.keys())
     if not kept:
-        raise InvalidData(
-            f"{files[0]}: no column of numbers that change, got {', '.join(list(columns)[:40])}"
-        )
+        raise InvalidData(_why_nothing(files, tables, unit_column, form))
     numbers = {source: np.asarray(columns[source], dtype=np.float64) for source in kept}
     end = common_end({source: [values[own] for own in rows] for source, values in numbers.items()})
     if marked:
@@ -113,6 +120,24 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
         degrading_below=min(nice(0.8 * suggested.cap), suggested.cap),
         unsure=_unsure(unit_column, cycle_column, marked, files=len(files), columns=kept.values()),
     )
+
+
+def _why_nothing(
+    files: Sequence[Path],
+    tables: Sequence[Mapping[str, FloatArray | list[str]]],
+    unit_column: str,
+    form: Format,
+) -> str:
+    """Name the first cell that is no number of a column of numbers, such as a header that is there again."""
+    for path, table in zip(files, tables, strict=True):
+        for name, cells in table.items():
+            if name == unit_column or not isinstance(cells, list):
+                continue
+            words = [i for i, cell in enumerate(cells) if not is_number(cell)]
+            if 0 < len(words) <= len(cells) / 2:
+                place = place_of(path, words[0], form=format_of(path) or form)
+                return f"{place}, column {name!r}: expected a number, got {printable(cells[words[0]], 64)!r}"
+    return f"{files[0]}: no column of numbers that change, got {', '.join(list(tables[0])[:MOST_LISTED])}"
 
 
 def guess_unit(columns: Mapping[str, FloatArray | list[str]], file: IntArray) -> tuple[str, IntArray]:

@@ -9,13 +9,19 @@ import contextlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from model.cells import number_of
-from model.domain import FloatArray, IntArray, printable
+from model.domain import FloatArray, IntArray, InvalidData, printable
 from model.readers import number_within
 from model.tables import seconds_of
+
+MOST_LISTED: Final = 40
+"""Columns of a file in an error."""
 
 
 def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
@@ -37,11 +43,22 @@ def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
 
 
 def joined(
-    tables: Sequence[Mapping[str, FloatArray | list[str]]],
+    files: Sequence[Path], tables: Sequence[Mapping[str, FloatArray | list[str]]]
 ) -> tuple[dict[str, FloatArray | list[str]], IntArray, list[str]]:
-    """Join files; a column that is text in one file is text, and one that a file lacks is left out."""
+    """Join files; a column that is text in one file is text, and one that a file lacks is left out.
+
+    Raises:
+        InvalidData: the files have no column in common.
+    """
     names = list(dict.fromkeys(name for table in tables for name in table))
     shared = [name for name in names if all(name in table for table in tables)]
+    if not shared:
+        pairs = combinations(range(len(files)), 2)
+        one, other = next(
+            (p for p in pairs if tables[p[0]].keys().isdisjoint(tables[p[1]])), (0, len(files) - 1)
+        )
+        having = ", ".join(f"{files[i]} has {', '.join(list(tables[i])[:MOST_LISTED])}" for i in (one, other))
+        raise InvalidData(f"{files[one]} and {files[other]} have no column in common: {having}")
     whole: dict[str, FloatArray | list[str]] = {}
     for name in shared:
         parts = [table[name] for table in tables]

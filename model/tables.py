@@ -14,6 +14,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -72,10 +73,16 @@ def read_table(
     else:
         table = source.parse(present(path, source.header, wanted, optional, keys), text, date)
 
-    def locate(row: int) -> str:
-        return f"{path}: row {row + 1}" if source is None else f"{path}: line {source.line(row)}"
+    return table_of(path, table, partial(_place, path, source), numbers=numbers, text=text, date=date)
 
-    return table_of(path, table, locate, numbers=numbers, text=text, date=date)
+
+def place_of(path: Path, row: int, *, form: Format) -> str:
+    """Return the place of a row (0-based) of a file, such as `pumps.csv: line 7`."""
+    return _place(path, None if form in {"parquet", "feather"} else TextTable.of(path, form), row)
+
+
+def _place(path: Path, source: TextTable | None, row: int) -> str:
+    return f"{path}: row {row + 1}" if source is None else f"{path}: line {source.line(row)}"
 
 
 def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str]]:

@@ -300,6 +300,33 @@ def test_a_table_without_numbers_that_change_is_refused(tmp_path):
         draft_fleet([path])
 
 
+def test_a_header_that_a_file_has_again_is_named_with_its_line(tmp_path):
+    header = ("unit", "day", "flow")
+    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5) for n in range(90)]
+    path = write_csv(tmp_path / "x.csv", [*table[:40], header, *table[40:]], header=header)
+
+    with pytest.raises(InvalidData, match=r"x\.csv: line 42, column 'day': expected a number, got 'day'"):
+        draft_fleet([path])
+
+
+def test_a_word_in_the_only_column_of_a_parquet_file_is_named_with_its_row(tmp_path):
+    columns = {"unit": [1] * 20 + [2] * 20, "flow": ["1.5"] * 9 + ["off"] + ["2.5"] * 30}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+
+    with pytest.raises(InvalidData, match=r"x\.parquet: row 10, column 'flow': expected a number, got 'off'"):
+        draft_fleet([tmp_path / "x.parquet"])
+
+
+def test_files_that_share_no_column_are_named_with_what_each_has(tmp_path):
+    one = write_csv(tmp_path / "a.csv", [(1, 2, 3)], header=("unit", "day", "flow"))
+    other = write_csv(tmp_path / "b.csv", [(1, 2)], header=("machine", "heat"))
+
+    having = r"a\.csv has unit, day, flow, .*b\.csv has machine, heat"
+    expected = rf"a\.csv and .*b\.csv have no column in common: .*{having}"
+    with pytest.raises(InvalidData, match=expected):
+        draft_fleet([one, one, other])
+
+
 def test_a_file_that_is_no_table_is_refused(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n1,2,3\n")
 
