@@ -18,6 +18,7 @@ from model.domain import InvalidData
 TOP: Final = ""
 COLUMNS: Final = ("settings", "sensors")
 """Tables with one entry a column; both have the same keys."""
+TABLES: Final = ("failure", *COLUMNS)
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "fleet.md"
 MARK: Final = "<!-- keys: python -m model.fleet_keys -->"
@@ -101,11 +102,12 @@ def check_keys(file: Mapping[str, Any]) -> None:
         InvalidData: a key is unknown; the message names the table it belongs in.
     """
     for name, value in file.items():
-        if isinstance(value, Mapping) and name not in {"failure", *COLUMNS}:
-            inner = next((key for key in value if _homes(key)), None)
-            raise InvalidData(f"unknown table [{name}]" + (f": {_place(inner)}" if inner else ""))
-        if name in {"failure", *COLUMNS}:
-            for entry in value if isinstance(value, list) else [value]:
+        entries = value if isinstance(value, list) else [value]
+        if name not in TABLES and entries and all(isinstance(entry, Mapping) for entry in entries):
+            shown = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
+            raise InvalidData(f"unknown table {shown}: {_table_hint(name, entries[0])}")
+        if name in TABLES:
+            for entry in entries:
                 _check_names(entry if isinstance(entry, Mapping) else {}, table=name)
         else:
             _check_names({name: value}, table=TOP)
@@ -169,6 +171,14 @@ def _check_names(entry: Mapping[str, Any], *, table: str) -> None:
         close = difflib.get_close_matches(name, own, n=1, cutoff=0.6)
         hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(own)}"
         raise InvalidData(f"{where}unknown key {name}: {hint}")
+
+
+def _table_hint(name: str, entry: Mapping[str, Any]) -> str:
+    if close := difflib.get_close_matches(name, TABLES, n=1, cutoff=0.6):
+        return f"did you mean {_shown(close[0])}?"
+    if inner := next((key for key in entry if _homes(key)), None):
+        return _place(inner)
+    return f"expected {_shown(TABLES[0])}, {_shown(TABLES[1])} or {_shown(TABLES[2])}"
 
 
 def _homes(name: str) -> list[str]:

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -104,7 +105,7 @@ def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
             r"unknown key source: source belongs in \[\[settings\]\] or \[\[sensors\]\]",
         ),
         ("[failure]", "[target]\ncap = 9\n[failure]", r"unknown table \[target\]: cap belongs at the top"),
-        ("[failure]", "[target]\n[failure]", r"unknown table \[target\]$"),
+        ("[failure]", "[target]\n[failure]", r"unknown table \[target\]: expected \[failure\]"),
         (
             "[[settings]]",
             "[settings]",
@@ -148,6 +149,21 @@ def test_a_wrong_fleet_file_is_refused_with_its_name_and_what_is_wrong(tmp_path,
         load_fleet(path)
 
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "hint"),
+    [
+        ("[[sensor]]", "did you mean [[sensors]]?"),
+        ("[fail]", "did you mean [failure]?"),
+        ("[xyz]", "expected [failure], [[settings]] or [[sensors]]"),
+    ],
+)
+def test_an_unknown_table_is_refused_with_those_that_exist(tmp_path, table, hint):
+    path = write(tmp_path, f"{table}\nanything = 1\n")
+
+    with pytest.raises(InvalidData, match=re.escape(f"unknown table {table}: {hint}")):
+        load_fleet(path)
 
 
 def test_a_fleet_file_without_a_failure_rule_is_refused(tmp_path):
