@@ -13,8 +13,9 @@ from typing import Annotated, Final
 import typer
 
 from export.bundle import Manifest, find_bundle
-from model.domain import RulError, Trajectory
+from model.domain import Trajectory
 from model.fleet import Fleet, fleet_of_schema, fleet_toml
+from model.outputs import writing
 from model.simulation import json_columns, simulate
 
 HELP = """
@@ -45,10 +46,6 @@ SUFFIXES: Final = {
     ".pq": OutputFormat.PARQUET,
     ".json": OutputFormat.JSON,
 }
-
-
-class CannotWrite(RulError):
-    """The output file cannot be written."""
 
 
 def simulate_command(
@@ -87,15 +84,12 @@ def simulate_command(
     keep = last_cycles or (manifest.context if form is OutputFormat.JSON else None)
     if keep is not None:
         made = [replace(t, cycles=t.cycles[-keep:], readings=t.readings[-keep:]) for t in made]
-    try:
+    with writing(output or "standard output"):
         for file in filter(None, (output, fleet)):
             file.parent.mkdir(parents=True, exist_ok=True)
         _write(made, manifest, form=form, output=output)
         if fleet is not None:
             fleet.write_text(fleet_toml(fleet_of_bundle(manifest, form)), encoding="utf-8")
-    except OSError as error:
-        where = error.filename or output or "standard output"
-        raise CannotWrite(f"{where}: cannot be written: {error.strerror}") from error
 
 
 def fleet_of_bundle(manifest: Manifest, form: OutputFormat) -> Fleet:

@@ -17,6 +17,7 @@ from model.domain import MODEL_NAME, RulError, printable
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
 from model.experiment_cli import Settings, Threads
 from model.fleet import fleet_named
+from model.outputs import CannotWrite
 from model.screen import cells, number_table, progress, save_picture, say, tell
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ def plot(
 
 
 def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise CannotWrite(f"{out}: cannot be written: a file, expected a folder")
     interrupted, finished = (out / "state.pt").is_file(), (out / "run.json").is_file()
     if resume and not interrupted:
         nothing = "nothing is stored before the number of updates is chosen, so start without --resume"

@@ -10,6 +10,7 @@ import typer
 
 from model.domain import RulError
 from model.fleet import FORMATS, fleet_named
+from model.outputs import writing
 from model.screen import say
 
 INSPECT_HELP: Final = """
@@ -77,8 +78,9 @@ def init(
     if out.exists() and not overwrite:
         raise FleetExists(f"{out}: the file exists: choose another --out, or use --overwrite")
     draft = draft_fleet(files_with(data, FORMATS))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(draft_toml(draft, name=name or out.stem), encoding="utf-8")
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(draft_toml(draft, name=name or out.stem), encoding="utf-8")
     fleet_named(out)  # what is written can be read
     following = shlex.join(["rul", "inspect", str(out), *map(str, data)])
     say(*guesses(draft), f"{out}: written; check it. Next: {following}")

@@ -16,6 +16,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from model.domain import RulError, printable
+from model.outputs import writing
 from model.version import VERSION
 from service.edge.keys import GRANTABLE, InvalidKeys, add_key, read_keys, revoke_key
 from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, as_text, variable_of
@@ -142,11 +143,10 @@ def show_settings(
     if output is None:
         typer.echo(env_example(), nl=False)
         return
-    try:
-        with output.open("x", encoding="utf-8") as file:
-            file.write(env_example())
-    except FileExistsError:
-        raise FileExistsError(f"{output}: the file exists: choose another --output") from None
+    if output.exists():
+        raise FileExistsError(f"{output}: the file exists: choose another --output")
+    with writing(output), output.open("x", encoding="utf-8") as file:
+        file.write(env_example())
 
 
 def env_example() -> str:

@@ -13,6 +13,7 @@ from typing import IO, Final
 from rich.console import Console
 
 from model.domain import RulError
+from model.outputs import CannotWrite, writing
 
 HEALTH_STYLES: Final = {
     "healthy": "green",
@@ -25,10 +26,6 @@ FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that spreadsheets take for a formula."""
 
 
-class CannotWrite(RulError):
-    """The output file cannot be written."""
-
-
 class NothingAnswered(RulError):
     """No request was answered."""
 
@@ -37,8 +34,13 @@ class NothingAnswered(RulError):
 def open_output(output: Path | None) -> Generator[IO[bytes], None, None]:
     """Open a file that appears only when complete, or standard output."""
     if output is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        try:
+            with writing("standard output"):
+                yield sys.stdout.buffer
+                sys.stdout.buffer.flush()
+        except CannotWrite:
+            discard_output()
+            raise
         return
     special = output.exists() and not output.is_file()  # such as /dev/null
     part = output if special else output.with_name(f".{output.name}.part")

@@ -21,8 +21,10 @@ class InvalidStoreUrl(RulError):
     """The address of the store is malformed or missing, or needs a driver that is not installed."""
 
 
-def store_url(given: str) -> str:
+def store_url(given: str, *, name: str = "RUL_STORE_URL") -> str:
     """Translate an address for SQLAlchemy; an empty one is a file in the user's state folder.
+
+    `name` is the variable or option that gave it, for errors.
 
     Raises:
         InvalidStoreUrl: the database is of another kind, its driver is not installed, or the user
@@ -36,21 +38,19 @@ def store_url(given: str) -> str:
     scheme, separator, rest = given.partition("://")
     if not separator or scheme not in {"sqlite", "postgres", "postgresql", "postgresql+psycopg"}:
         # The address itself may hold a password.
-        raise InvalidStoreUrl("RUL_STORE_URL: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE")
+        raise InvalidStoreUrl(f"{name}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE")
     if scheme == "sqlite":
         if not rest.removeprefix("/") or ":memory:" in rest:
-            raise InvalidStoreUrl("RUL_STORE_URL: expected sqlite:///FILE, a file that all workers share")
+            raise InvalidStoreUrl(f"{name}: expected sqlite:///FILE, a file that all workers share")
         return given
     try:
         _ = urlsplit("//" + rest.rpartition("@")[2]).port
     except ValueError:
         raise InvalidStoreUrl(
-            "RUL_STORE_URL: expected a port from 0 to 65535, as in postgresql://USER@HOST:5432/DATABASE"
+            f"{name}: expected a port from 0 to 65535, as in postgresql://USER@HOST:5432/DATABASE"
         ) from None
     if find_spec("psycopg") is None:
-        raise InvalidStoreUrl(
-            "RUL_STORE_URL: PostgreSQL needs its driver: pip install 'rulserve[postgresql]'"
-        )
+        raise InvalidStoreUrl(f"{name}: PostgreSQL needs its driver: pip install 'rulserve[postgresql]'")
     return POSTGRESQL + rest
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from model.outputs import CannotWrite
 from service.cli import env_example, show_settings
 from service.processes.control import WorkerSpec
 from service.settings import Settings
@@ -11,6 +12,11 @@ from service.settings import Settings
 EXAMPLE = Path(__file__).parents[2] / ".env.example"
 
 pytestmark = pytest.mark.usefixtures("no_settings")
+
+
+def test_an_example_that_cannot_be_written_is_one_clear_line(tmp_path):
+    with pytest.raises(CannotWrite, match=r"e: cannot be written: No such file or directory"):
+        show_settings(output=tmp_path / "none" / "e")
 
 
 def test_the_env_example_is_current():

@@ -15,6 +15,7 @@ from model.cli import RunExists
 from model.domain import InvalidData, cycles_left
 from model.fleet import FailureRule, fleet_toml
 from model.networks import InvalidOption
+from model.outputs import CannotWrite
 from model.replay import load_held_out
 from model.training import InvalidState
 from model.writers import csv_text
@@ -201,6 +202,13 @@ def test_a_finished_run_is_not_overwritten_unasked(trained, files):
 
     assert isinstance(result.exception, RunExists)
     assert "--overwrite" in str(result.exception)
+
+
+def test_a_run_is_refused_where_a_file_has_the_name_of_its_folder(files):
+    result = train(files, files / "pumps.csv")
+
+    assert isinstance(result.exception, CannotWrite)
+    assert str(result.exception) == f"{files / 'pumps.csv'}: cannot be written: a file, expected a folder"
 
 
 def test_a_finished_run_cannot_be_resumed(trained, files):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from export.session import open_bundle
-from export.simulate_cli import CannotWrite
 from model.fleet import fleet_named, fleet_of_schema
+from model.outputs import CannotWrite
 from model.readers import read_trajectories
 from tests.commands import rul
 

@@ -16,6 +16,7 @@ from model.fleet_draft import Draft, draft_fleet
 from model.fleet_draft_columns import column_name
 from model.fleet_draft_text import draft_toml
 from model.inspection import Suggested
+from model.outputs import CannotWrite
 from model.writers import csv_text
 from tests.commands import rul
 from tests.fleets import PUMP_SCHEMA, worn_pumps
@@ -432,6 +433,15 @@ def test_a_column_of_numbers_as_text_is_left_out_with_the_first(tmp_path):
     draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "heat", "flow"))])
 
     assert draft.left_out == (("heat", "numbers as text: '0,5'"),)
+
+
+def test_a_fleet_file_that_cannot_be_written_is_one_clear_line(tmp_path):
+    data = write_csv(tmp_path / "pumps.csv", rows())
+
+    result = rul("fleet", "init", data, "--out", data / "x.toml")
+
+    assert isinstance(result.exception, CannotWrite)
+    assert str(result.exception) == f"{data}: cannot be written: File exists"
 
 
 def test_c_mapss_text_needs_no_header(tmp_path):

@@ -312,6 +312,20 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
         pass
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_standard_output_that_cannot_be_written_is_one_clear_line(monkeypatch):
+    full = io.TextIOWrapper(io.FileIO("/dev/full", "wb"))
+    monkeypatch.setattr("sys.stdout", full)
+
+    with (
+        pytest.raises(CannotWrite, match="standard output: cannot be written: No space left on device"),
+        open_output(None) as file,
+    ):
+        file.write(b"x")
+
+    full.detach().close()
+
+
 def test_rows_with_costs_say_when_to_stop_and_at_what_cost():
     text = bytes_of(lambda file: CsvWriter(file, DECIDED), DECIDED_ROWS).decode()
     table = pq.read_table(

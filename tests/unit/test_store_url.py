@@ -63,3 +63,8 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
 
     with pytest.raises(InvalidStoreUrl, match="RUL_STORE_URL or XDG_STATE_HOME"):
         store_url("")
+
+
+def test_an_address_of_an_option_is_refused_by_the_option():
+    with pytest.raises(InvalidStoreUrl, match=r"^--store: expected sqlite:///FILE"):
+        store_url("foo", name="--store")
