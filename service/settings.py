@@ -27,7 +27,7 @@ from pydantic_settings import (
 
 from export.bundle import BUNDLED
 from model.decision import read_costs
-from model.domain import RulError
+from model.domain import RulError, printable
 from service.machine import NVIDIA_DRIVER, usable_cores
 
 PREFIX: Final = "RUL_"
@@ -275,11 +275,7 @@ class Settings(BaseSettings):
         try:
             return cls()
         except ValidationError as error:
-            wrong = "; ".join(
-                f"{PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
-                for item in error.errors(include_input=False, include_url=False)
-            )
-            raise InvalidSettings(wrong) from None
+            raise InvalidSettings(worded(error)) from None
         except (OSError, UnicodeError) as error:
             raise InvalidSettings(f"cannot read the settings in .env: {error}") from None
 
@@ -343,3 +339,15 @@ def as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def worded(error: ValidationError) -> str:
+    """Name each variable that cannot be used, why, and its value unless it is a secret."""
+    lines: list[str] = []
+    for item in error.errors(include_url=False):
+        name = "_".join(map(str, item["loc"]))
+        field, given = Settings.model_fields.get(name), item["input"]
+        is_shown = field is not None and field.annotation is not SecretStr and "got " not in item["msg"]
+        got = f", got {printable(str(given), 64)!r}" if is_shown else ""
+        lines.append(f"{PREFIX}{name.upper()}: {item['msg']}{got}")
+    return "; ".join(lines)

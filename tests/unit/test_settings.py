@@ -15,6 +15,7 @@ from service.settings import (
     Settings,
     unknown_variables,
     variable_of,
+    worded,
 )
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -71,6 +72,24 @@ def test_a_value_that_cannot_be_used_is_named_with_the_reason(monkeypatch, name,
 
     with pytest.raises(InvalidSettings, match=f"{name}: {why}"):
         Settings.read()
+
+
+@pytest.mark.parametrize(("name", "value"), [("RUL_PORT", "http"), ("RUL_MAX_BATCH_WINDOWS", "0")])
+def test_a_value_that_cannot_be_used_is_quoted(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(InvalidSettings, match=f"{name}: .*, got '{value}'$"):
+        Settings.read()
+
+
+def test_a_secret_that_cannot_be_used_is_not_quoted():
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate({"api_keys": ["hush"], "port": "http"})
+
+    said = worded(caught.value)
+    assert "RUL_PORT: " in said
+    assert "got 'http'" in said
+    assert "hush" not in said
 
 
 def test_allowed_hosts_are_compared_in_lower_case(monkeypatch):
