@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from model.training import Check, InvalidState, Trainer, Watcher
 
 Stage = dict[str, Any]
 """Averaged weights and learning curve of a finished stage."""
+MOST_SHOWN: Final = 48
+"""Longest pair of values in an error."""
 
 
 class Stages:
@@ -75,7 +77,11 @@ class Stages:
 
     def _load(self) -> None:
         stored = load_tensors(self._path)
-        differing = [name for name, value in self._origin.items() if stored.get(name) != value]
+        differing = [
+            _difference(name, stored.get(name), value)
+            for name, value in self._origin.items()
+            if stored.get(name) != value
+        ]
         if differing:
             raise InvalidState(
                 f"{self._path}: the interrupted run has another {', '.join(differing)}: start over"
@@ -86,6 +92,12 @@ class Stages:
                 _ = stage["weights"], [Check(**check) for check in stage["curve"]]
         except (KeyError, TypeError) as error:
             raise InvalidState(f"{self._path}: cannot be read, start over: {error}") from error
+
+
+def _difference(name: str, stored: object, now: object) -> str:
+    """Name what differs, with both values unless they are long."""
+    values = f"{stored}, now {now}"
+    return f"{name} ({values})" if len(values) <= MOST_SHOWN else name
 
 
 def finished_stage(trainer: Trainer) -> Stage:

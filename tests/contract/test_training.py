@@ -221,7 +221,11 @@ def test_networks_that_a_cluster_trained_before_an_interruption_are_kept(finishe
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"config": replace(CONFIG, noise=0.5)}, "noise"),
+        ({"config": replace(CONFIG, noise=0.5)}, rf"noise \({CONFIG.noise}, now 0.5\): start over"),
+        (
+            {"config": replace(CONFIG, steps=CONFIG.steps + 4)},
+            rf"steps \({CONFIG.steps}, now {CONFIG.steps + 4}\): start over",
+        ),
         ({"source": Source("other.csv", "1" * 64)}, "data_sha256"),
         ({"folds": 3}, "folds"),
         ({"fleet": replace(FLEET, sources=FLEET.sources[::-1])}, "fleet"),
@@ -240,7 +244,7 @@ def test_a_run_does_not_go_on_from_the_state_of_another_version(units, tmp_path,
         run(units, tmp_path, watch=power_cut_at(5))
     monkeypatch.setattr("model.run.FORMAT", 9)
 
-    with pytest.raises(InvalidState, match="another format: start over"):
+    with pytest.raises(InvalidState, match=r"another format \(\d+, now 9\): start over"):
         run(units, tmp_path, resume=True)
 
 
