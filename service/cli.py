@@ -17,6 +17,7 @@ import typer
 
 from model.domain import RulError, printable
 from model.outputs import writing
+from model.usage import QuotingGroup
 from model.version import VERSION
 from service.edge.keys import GRANTABLE, InvalidKeys, add_key, read_keys, revoke_key
 from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, as_text, variable_of
@@ -52,6 +53,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 Typer calls it
 def main() -> None:
     """Run `rul`: exit code 2 for wrong usage, 1 for a failure, with one clear line on standard error."""
     app = typer.Typer(
+        cls=QuotingGroup,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,

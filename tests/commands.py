@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from export import cli as export_cli
 from model import cli as model_cli
+from model.usage import QuotingGroup
 from rul_client import cli as client_cli
 from tests.fleets import write_fleet
 from tests.tiny_bundle import FLEET, pumps
@@ -16,7 +17,7 @@ from tests.tiny_bundle import FLEET, pumps
 
 def rul(*arguments: object) -> Result:
     """Run `rul` with these arguments."""
-    app = typer.Typer(rich_markup_mode=None)
+    app = typer.Typer(cls=QuotingGroup, rich_markup_mode=None)
     model_cli.register(app)
     export_cli.register(app)
     client_cli.register(app)

@@ -1,0 +1,28 @@
+"""Wrong usage of a command: its error quotes the value that came."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import typer
+from pydantic import ValidationError
+from typer.core import TyperGroup
+
+from model.domain import printable
+
+MOST_SHOWN: Final = 64
+"""Characters of a value in an error."""
+
+
+class QuotingGroup(TyperGroup):
+    """Commands whose options and arguments are quoted where they cannot be read."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401, D102 inherited
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            cause = error.__cause__
+            if isinstance(cause, ValidationError):
+                got = printable(repr(cause.errors()[0]["input"]), MOST_SHOWN)
+                error.message += "" if got in error.message else f", got {got}"
+            raise
