@@ -30,9 +30,10 @@ def http_client(
     Raises:
         InvalidKey: no request can carry the key.
     """
+    key = checked_key(api_key)
     return httpx.AsyncClient(
         base_url=url,
-        headers={"x-api-key": api_key} if checked_key(api_key) else {},
+        headers={} if key is None else {"x-api-key": key},
         timeout=timeout_seconds,
         trust_env=not is_loopback(httpx.URL(url).host),
         transport=transport,
