@@ -281,9 +281,7 @@ class Settings(BaseSettings):
 
     def bundle_names(self) -> tuple[str, ...]:
         """Return the bundles to load: the named ones, or every shipped one."""
-        if self.bundles or not BUNDLED.is_dir():
-            return self.bundles
-        return tuple(sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model.onnx").is_file()))
+        return self.bundles or tuple(sorted(graph.parent.name for graph in BUNDLED.glob("*/model.onnx")))
 
     def as_environment(self) -> dict[str, str]:
         """Return the variables that give another process these settings, secrets included."""
@@ -295,10 +293,8 @@ class Settings(BaseSettings):
 
     def worker_count(self) -> int:
         """Return the number of workers behind Envoy; a GPU has one, which sees the largest batches."""
-        if self.workers:
-            return self.workers
         has_gpu = NVIDIA_DRIVER.exists() if self.provider is ProviderChoice.AUTO else self.provider != "cpu"
-        return 1 if has_gpu else min(usable_cores(), MOST_WORKERS)
+        return self.workers or (1 if has_gpu else min(usable_cores(), MOST_WORKERS))
 
     def is_local(self) -> bool:
         """Return whether only this machine can connect."""

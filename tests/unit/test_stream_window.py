@@ -85,7 +85,9 @@ def test_at_every_reading_it_is_checked_as_the_whole_window_would_be(readings):
 
 
 def test_a_stream_goes_on_where_a_window_may_have_fewer_cycles_than_the_model_reads():
-    window = made(CONTEXT + 2, first_cycle=1, rules=WindowRules.of(make_manifest(), max_window_cycles=CONTEXT - 1))
+    window = made(
+        CONTEXT + 2, first_cycle=1, rules=WindowRules.of(make_manifest(), max_window_cycles=CONTEXT - 1)
+    )
 
     got = window.checked("1")
 
