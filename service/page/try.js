@@ -50,7 +50,7 @@ class TryView {
   }
 
   head() {
-    const model = h("select", { id: "try-model", onchange: () => this.choose(model.value) }, this.names.map((name) => h("option", { value: name, selected: name === this.model }, name)));
+    const model = h("select", { id: "try-model", onchange: () => this.guarded(() => this.choose(model.value)).then(() => (model.value = this.model)) }, this.names.map((name) => h("option", { value: name, selected: name === this.model }, name)));
     const file = h("input", { type: "file", class: "unseen", id: "try-file", accept: ".csv,.txt,.tsv,text/*", onchange: () => file.files.length && this.read(file.files[0]).then(() => (file.value = "")) });
     const drop = h("label", { class: "drop", for: "try-file" }, h("strong", {}, "Drop a CSV file"), h("span", { class: "muted" }, " or choose one: a row for each cycle, a column for each sensor"));
     for (const name of ["dragover", "dragleave", "drop"]) {
@@ -103,7 +103,7 @@ class TryView {
     const spare = file.header.filter((name) => !used.has(name));
     const choice = (label, id, chosen, none, set) =>
       h("div", { class: "field" }, h("label", { for: id }, label),
-        h("select", { id, onchange: (event) => this.matchFile(set(event.target.value)) },
+        h("select", { id, onchange: (event) => this.guarded(() => this.matchFile(set(event.target.value))) },
           h("option", { value: "", selected: !chosen }, none), file.header.map((name) => h("option", { value: name, selected: name === chosen }, name))));
     const said = [...file.notes, ...notes];
     if (missing.length) said.push(`The file has no column for ${listed(missing)}: missing in every reading.`);

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.browser import both_sizes, desktop, each_look
+from tests.browser import LOOKS, both_sizes, desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import running
 
 SECONDS = 60
@@ -250,3 +250,14 @@ def test_the_languages_are_tabs_for_the_keyboard(opened):
     expect(page.get_by_role("tab", name="Python")).to_be_focused()
     expect(page.get_by_role("tabpanel")).to_contain_text("from rul_client.api import Client")
     opened.shoot("try-call")
+
+
+def test_a_model_that_cannot_be_read_is_said_to_be_so(service, browser, tmp_path):
+    with visit(browser, service.http, LOOKS[0], screenshot_folder(tmp_path), expects="ERR_FAILED") as opened:
+        page = opened.page
+        opened.go("#/try")
+        page.locator(".life").wait_for()
+        page.route("**/v1/models/fd001", lambda route: route.abort())
+        page.get_by_label("Model", exact=True).dispatch_event("change")
+
+        expect(page.get_by_role("alert")).to_contain_text("No connection")
