@@ -17,6 +17,7 @@ const REFRESH_SECONDS = 10;
 export async function show(root, params, context) {
   const { model, unit } = params;
   const asked = params.query?.get("cycle");
+  if (asked && !/^\d{1,9}$/.test(asked)) throw new Error(`cycle: expected a whole number, got ${asked}`);
   const at = asked ? Number(asked) : null;
   const { api, signal } = context;
   const path = `/v1/units/${encodeURIComponent(unit)}`;
@@ -74,8 +75,14 @@ class UnitView {
     this.context = context;
     this.costs = {};
     for (const name of ["pointerdown", "keydown"]) root.addEventListener(name, () => (this.isUsed = true), { signal: context.signal });
-    root.addEventListener("click", ({ target }) => {
+    const closeMenus = (target) => {
       for (const menu of root.querySelectorAll("details.menu[open]")) menu.open = menu.contains(target);
+    };
+    for (const name of ["click", "focusin"]) document.addEventListener(name, ({ target }) => closeMenus(target), { signal: context.signal });
+    root.addEventListener("keydown", ({ key, target }) => {
+      if (key !== "Escape") return;
+      target.closest("details.menu")?.querySelector("summary").focus();
+      closeMenus(null);
     }, { signal: context.signal });
     context.signal.addEventListener("abort", () => this.charts?.destroy());
   }

@@ -399,3 +399,23 @@ def test_the_whole_life_of_more_than_1000_cycles_is_shown(opened, http):
     page.get_by_text("The numbers as a table").click()
     table = page.get_by_role("region", name="Numbers of the charts")
     expect(table.locator("tbody tr")).to_have_count(1500)
+
+
+@desktop
+def test_a_cycle_that_is_no_number_is_said_to_be_none(opened):
+    opened.go("#/unit/fd001/worn?cycle=abc")
+
+    expect(opened.page.get_by_role("alert")).to_contain_text("expected a whole number, got abc")
+
+
+@desktop
+@pytest.mark.parametrize("keys", [["Escape"], ["Shift+Tab", "Shift+Tab"], ["Tab", "Tab", "Tab"]])
+def test_the_menu_closes_by_escape_and_when_focus_leaves(opened, keys):
+    page = show(opened, "worn")
+    page.get_by_label("More").press("Enter")
+    rename = page.get_by_role("button", name="Rename")
+    expect(rename).to_be_visible()
+    for key in keys:
+        page.keyboard.press(key)
+
+    expect(rename).to_be_hidden()
