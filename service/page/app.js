@@ -22,10 +22,20 @@ function parse(hash) {
   for (const route of ROUTES) {
     const match = route.pattern.exec(path || "/");
     if (!match) continue;
-    const named = (route.names ?? []).map((name, i) => [name, match[i + 1] && decodeURIComponent(match[i + 1])]);
+    const named = (route.names ?? []).map((name, i) => [name, match[i + 1] && decoded(match[i + 1])]);
+    if (named.some(([, value]) => value === null)) return null;
     return { route, params: { ...Object.fromEntries(named), query: new URLSearchParams(search) } };
   }
   return null;
+}
+
+/** A part of the address as text; null where it is not what encodeURIComponent makes. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return null;
+  }
 }
 
 async function render() {
@@ -41,7 +51,8 @@ async function render() {
   }
   live("");
   if (!found) {
-    put(main, h("div", { class: "empty" }, h("h1", {}, "No such page"), h("p", {}, h("a", { href: "#/" }, "To the fleet"))));
+    document.title = "No such page · rulserve";
+    put(main, h("div", { class: "empty", role: "alert" }, h("h1", {}, "No such page"), h("p", {}, h("a", { href: "#/" }, "To the fleet"))));
     return;
   }
   const title = found.route.title(found.params);
@@ -97,12 +108,19 @@ function keyDialog(why) {
       dialog.remove();
       resolve(value);
     };
+    const refusal = h("p", { class: "error", role: "alert" }, why);
+    const submit = (event) => {
+      event.preventDefault();
+      const given = field.value.trim();
+      if (/^[\x20-\x7e]*$/.test(given)) close(given);
+      else put(refusal, "A key has ASCII characters only; the browser can send no others.");
+    };
     const form = h(
       "form",
-      { method: "dialog", onsubmit: (event) => (event.preventDefault(), close(field.value.trim())) },
+      { method: "dialog", onsubmit: submit },
       h("h2", { id: "key-title" }, "API key"),
       h("p", { id: "key-note" }, "This service asks for a key. The page keeps it in memory until you close or reload it, and stores it nowhere."),
-      why && h("p", { class: "error", role: "alert" }, why),
+      refusal,
       h("label", { for: "key-field" }, "Key"),
       field,
       h("div", { class: "actions" }, h("button", { type: "button", class: "ghost", onclick: () => close(null) }, "Cancel"), h("button", { class: "primary" }, "Use key")),

@@ -152,6 +152,7 @@ class Fleet {
       if (cap) this.scale.set(model.name, cap);
     }
     if (this.scale.size) this.list.redraw();
+    if (this.isLoaded && !this.units.size) this.draw(); // its example names a model
   }
 
   /** Take units that the service says have changed. */
@@ -320,7 +321,7 @@ class Fleet {
       h("p", { class: "muted" }, "A unit appears here with its first reading or prediction."),
       h("pre", { class: "code", tabindex: "0", "aria-label": "Commands" }, [
         "# a simulated fleet in fast time", `rul demo --url ${location.origin}`, "", "# or your own readings, one cycle or many",
-        `curl ${location.origin}/v1/units/UNIT/cycles \\`, "  --header 'content-type: text/csv' --data-binary @readings.csv",
+        `curl '${location.origin}/v1/units/UNIT/cycles?model=${this.models[0] ?? "MODEL"}' \\`, "  --header 'content-type: text/csv' --data-binary @readings.csv",
       ].join("\n")),
       h("p", {}, h("a", { class: "button", href: "#/try" }, "Try a prediction")),
     );

@@ -81,6 +81,16 @@ def test_an_unknown_view_leads_back_to_the_fleet(empty):
     expect(empty.page.get_by_role("heading", name="Fleet")).to_be_visible()
 
 
+@desktop
+@pytest.mark.parametrize("place", ["#/unit/tiny/100%", "#/models/%E0%A4%A"])
+def test_an_address_that_is_not_encoded_is_said_to_lead_nowhere(empty, place):
+    empty.go("#/")
+    empty.page.get_by_role("heading", name="Fleet").wait_for()
+    empty.go(place)
+
+    expect(empty.page.get_by_role("alert")).to_contain_text("No such page")
+
+
 @both_sizes
 def test_the_theme_changes_and_is_remembered(empty):
     empty.go("#/")
@@ -114,6 +124,9 @@ def test_with_keys_on_the_page_asks_for_one_and_keeps_it_in_memory_only(locked, 
         expect(dialog).to_be_visible()
         opened.check_accessible()
         opened.shoot("key")
+        dialog.get_by_label("Key").fill("schl\u00fcssel")
+        dialog.get_by_role("button", name="Use key").click()
+        expect(page.get_by_role("alert")).to_contain_text("ASCII")
         dialog.get_by_label("Key").fill("wrong")
         dialog.get_by_role("button", name="Use key").click()
         expect(page.get_by_role("alert")).to_have_text("the API key is not valid")
@@ -121,6 +134,7 @@ def test_with_keys_on_the_page_asks_for_one_and_keeps_it_in_memory_only(locked, 
         page.keyboard.press("Enter")
 
         expect(page.get_by_text("No units yet")).to_be_visible()
+        expect(page.get_by_label("Commands")).to_contain_text("/v1/units/UNIT/cycles?model=tiny'")
         opened.check_accessible()
         opened.shoot("no-units")
         kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
