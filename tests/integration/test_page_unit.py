@@ -282,72 +282,6 @@ def test_a_new_reading_appears_by_itself_unless_somebody_works_on_the_page(opene
     expect(page.get_by_role("region", name="When to act")).to_contain_text("1.5")
 
 
-@both_sizes
-def test_an_outcome_is_reported_after_a_question_and_can_be_corrected(opened, http):
-    unit = f"ending-{opened.look.width}"
-    lives(http, unit, seed=5, share=0.9)
-    page = show(opened, unit)
-    page.get_by_role("button", name="Report outcome").click()
-    dialog = page.get_by_role("dialog")
-    opened.check_accessible()
-    opened.shoot("unit-outcome")
-    dialog.get_by_role("button", name="Cancel").click()
-    assert http.get(f"/v1/units/{unit}?model=fd001").json()["outcome"] is None
-    page.get_by_role("button", name="Report outcome").click()
-    dialog.get_by_label("It was removed").check()
-    dialog.get_by_role("button", name="Report").click()
-
-    expect(page.get_by_text(re.compile("Removed at cycle"))).to_be_visible()
-    page.get_by_role("button", name="Correct outcome").click()
-    dialog.get_by_label("It failed").check()
-    dialog.get_by_role("button", name="Correct").click()
-    expect(page.get_by_text(re.compile("Failed at cycle"))).to_be_visible()
-    assert http.get(f"/v1/units/{unit}?model=fd001").json()["outcome"]["kind"] == "failed"
-
-
-@desktop
-def test_a_unit_is_renamed_and_deleted_behind_a_menu(opened, http):
-    lives(http, "misspelt", seed=5, share=0.4)
-    page = show(opened, "misspelt")
-    page.get_by_label("More").click()
-    opened.check_accessible()
-    page.get_by_role("heading", level=1).click()
-    expect(page.get_by_role("button", name="Rename")).to_be_hidden()
-    page.get_by_label("More").click()
-    page.get_by_role("button", name="Rename").click()
-    page.get_by_label("New name").fill("well spelt")
-    page.get_by_role("dialog").get_by_role("button", name="Rename").click()
-    expect(page.get_by_role("heading", name="Unit well spelt")).to_be_visible()
-    page.get_by_label("More").click()
-    page.get_by_role("button", name="Delete").click()
-    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-
-    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
-    assert http.get("/v1/units/well%20spelt?model=fd001").status_code == 404
-
-
-def test_a_refusal_is_said_in_the_dialog(http, service, browser, tmp_path):
-    lives(http, "first", seed=5, share=0.2)
-    with visit(browser, service.http, LOOKS[0], screenshot_folder(tmp_path), expects="409") as opened:
-        page = show(opened, "first")
-        page.get_by_label("More").click()
-        page.get_by_role("button", name="Rename").click()
-        page.get_by_label("New name").fill("worn")
-        page.get_by_role("dialog").get_by_role("button", name="Rename").click()
-
-        expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("worn")
-
-
-@desktop
-def test_a_name_is_text_and_never_markup(opened, http):
-    name = "<img src=x onerror=alert(1)>/a b"
-    lives(http, name, seed=5, share=0.2)
-    page = show(opened, name)
-
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"Unit {name}")
-    expect(page.locator("main img")).to_have_count(0)
-
-
 def test_an_unknown_unit_is_said_to_be_unknown(service, browser, tmp_path):
     with visit(browser, service.http, LOOKS[0], screenshot_folder(tmp_path), expects="404") as opened:
         opened.go("#/unit/fd001/nobody")
@@ -406,16 +340,3 @@ def test_a_cycle_that_is_no_number_is_said_to_be_none(opened):
     opened.go("#/unit/fd001/worn?cycle=abc")
 
     expect(opened.page.get_by_role("alert")).to_contain_text("expected a whole number, got abc")
-
-
-@desktop
-@pytest.mark.parametrize("keys", [["Escape"], ["Shift+Tab", "Shift+Tab"], ["Tab", "Tab", "Tab"]])
-def test_the_menu_closes_by_escape_and_when_focus_leaves(opened, keys):
-    page = show(opened, "worn")
-    page.get_by_label("More").press("Enter")
-    rename = page.get_by_role("button", name="Rename")
-    expect(rename).to_be_visible()
-    for key in keys:
-        page.keyboard.press(key)
-
-    expect(rename).to_be_hidden()
