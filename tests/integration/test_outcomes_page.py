@@ -5,7 +5,6 @@ import re
 import sqlite3
 import stat
 from contextlib import closing
-from pathlib import Path
 
 import httpx
 import pytest
@@ -74,14 +73,15 @@ def store_of(service):
 
 
 def test_a_copy_of_a_store_in_use_is_restored_by_the_commands_of_the_page(service, tmp_path):
-    store = Path(store_of(service).removeprefix("sqlite:///"))
-    (tmp_path / "rulserve.db").write_bytes(b"another file")
-
-    pasted(BACKUP.splitlines()[0], store.parent)
-    (store.parent / "copy.db").rename(tmp_path / "copy.db")
-    pasted(RESTORE.splitlines()[0], tmp_path)
-
+    store = store_of(service).removeprefix("sqlite:///")
     restored = tmp_path / "rulserve.db"
+    restored.write_bytes(b"another file")
+
+    of_sqlite, _ = BACKUP.split("pg_dump")
+    pasted(of_sqlite.replace("$HOME/.local/state/rulserve/rulserve.db", store), tmp_path)
+    (copy,) = tmp_path.glob("copy-*.db")
+    pasted(RESTORE.splitlines()[0].replace("copy-2026-01-31.db", copy.name), tmp_path, store=str(restored))
+
     with closing(sqlite3.connect(restored)) as connection:
         assert connection.execute("SELECT count(*) FROM predictions").fetchone() == (3,)
     assert stat.S_IMODE(restored.stat().st_mode) == 0o600
