@@ -186,7 +186,6 @@ class FakeObserver:
 
     def __init__(self) -> None:
         self.reports: list[BatchReport] = []
-        self.cancelled_windows = 0
 
     @property
     def batches(self) -> list[int]:
@@ -195,9 +194,6 @@ class FakeObserver:
 
     def ran(self, report: BatchReport) -> None:
         self.reports.append(report)
-
-    def cancelled(self, windows: int) -> None:
-        self.cancelled_windows += windows
 
 
 class FakeKeepingObserver:

@@ -133,8 +133,6 @@ class MicroBatcher:
             return await caller.future
         except asyncio.CancelledError:
             self._withdraw(caller)
-            if not windows.is_probe:
-                self.observer.cancelled(caller.missing)
             raise
         finally:
             if trace is not None:

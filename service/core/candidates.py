@@ -40,9 +40,6 @@ class Uncounted:
     def ran(self, _report: BatchReport, /) -> None:
         """Forget the report."""
 
-    def cancelled(self, windows: int) -> None:
-        """Forget the windows."""
-
 
 @dataclass(eq=False)
 class Shadow:

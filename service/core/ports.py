@@ -101,9 +101,6 @@ class BatchObserver(Protocol):
     def ran(self, report: BatchReport, /) -> None:
         """Keep the report of a batch to count it; never fails."""
 
-    def cancelled(self, windows: int, /) -> None:
-        """Count windows whose caller left before they were answered."""
-
 
 Stages = list[tuple[Stage, float, float]]
 """Stages of a request, each with its start and end in seconds of `perf_counter`."""

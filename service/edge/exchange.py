@@ -179,6 +179,8 @@ class Exchange:
             self.gone, self.code = True, CLIENT_GONE[self._transport]
         elif isinstance(error, Exception):
             self.error, self.code = error, self._desk.metrics.failed(self._transport, error)
+        if self.gone or isinstance(error, DeadlineExceeded):
+            self._desk.metrics.cancelled(self.windows)
 
     def _log(self) -> None:
         desk, error = self._desk, self.error

@@ -36,7 +36,7 @@ from service.metrics.board import Board
 from service.metrics.buckets import SECONDS
 from service.metrics.drift import DriftCollector
 from service.metrics.instruments import Processes, Shared
-from service.metrics.models import STAGES, Manifests, ModelMetrics, declare
+from service.metrics.models import CANCELLED, STAGES, Manifests, ModelMetrics, declare
 from service.metrics.store import StoreMetrics
 
 PUBLISH_SECONDS: Final = 0.25
@@ -58,7 +58,8 @@ class Metrics(Collector):
         in_flight: Requests that have begun and not ended, streams left out.
         open_streams: Streams of readings that are open.
         ended: Seconds of each request that has ended, by transport, route and code.
-        stages: A histogram of seconds for each stage. Requests write these four themselves: a call less
+        cancelled: Counts windows whose caller left, or whose deadline passed, before their answer.
+        stages: A histogram of seconds for each stage. Requests write these five themselves: a call less
             for each.
     """
 
@@ -78,6 +79,7 @@ class Metrics(Collector):
         registry.register(self)  # first, so that a scrape counts what waits before it reads anything
         self._declare_requests()
         declare(self.shared)
+        self.cancelled: Final = self.shared.counters[CANCELLED].labels().inc
         self.stages: Final = {stage: self.shared.histograms[STAGES].labels(stage.value) for stage in Stage}
         self._declare_now()
         self.store: Final = StoreMetrics(self.shared)

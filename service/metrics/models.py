@@ -88,7 +88,7 @@ HISTOGRAMS: Final = {
     ),
 }
 COUNTERS: Final = {
-    CANCELLED: "Windows whose caller left, or whose deadline passed, before a batch answered them.",
+    CANCELLED: "Windows whose caller left, or whose deadline passed, before their answer.",
     STATE: "Answers by state.",
     OUT_OF_BAND: "Windows whose attention entropy is outside the reference band of their length; low: "
     "collapsed, high: uniform.",
@@ -115,7 +115,6 @@ class ModelMetrics:
 
     Attributes:
         ran: Takes a batch that has run; `count` counts it.
-        cancelled: Counts windows whose caller left before they were answered.
         shadow_failed: Counts a request that the shadow did not answer.
         canary_asked, canary_failed: Count a request that the canary takes, and one that it did not answer.
         canary_returned: Counts a canary that passed a bound.
@@ -151,7 +150,6 @@ class ModelMetrics:
         }
         self._states: Final = [counters[STATE].labels(name, state.value) for state in STATES]
         self._low, self._high = (counters[OUT_OF_BAND].labels(name, s.value) for s in (Side.LOW, Side.HIGH))
-        self.cancelled: Final = counters[CANCELLED].labels().inc
         self._beyond: Final = counters["rul_shadow_beyond_interval_total"].labels(name).inc
         self.shadow_failed: Final = counters["rul_shadow_failed_total"].labels(name).inc
         self.canary_asked: Final = counters["rul_canary_requests_total"].labels(name).inc

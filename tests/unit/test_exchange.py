@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import weakref
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import pytest
 from prometheus_client import generate_latest
@@ -15,7 +15,7 @@ from service.edge.access import Credentials
 from service.edge.admission import Admission
 from service.edge.exchange import Desk, Exchange
 from service.edge.intake import Intake
-from service.errors import Disconnected, InvalidWindows, MalformedBody, Overloaded, TooLarge
+from service.errors import DeadlineExceeded, Disconnected, InvalidWindows, MalformedBody, Overloaded, TooLarge
 from service.labels import Route, Transport
 from service.metrics.metrics import Metrics
 from service.settings import Settings
@@ -74,6 +74,23 @@ def test_a_request_that_fails_is_counted_under_its_code(desk, registry, transpor
     labels = {"protocol": transport.value, "route": "other"}
     assert counted(registry, "other", code, transport.value) == 1
     assert registry.get_sample_value("rul_request_duration_seconds_count", labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (Disconnected(), 3),
+        (DeadlineExceeded("late"), 3),
+        (asyncio.CancelledError(), 3),
+        (Overloaded("full"), 0),
+    ],
+)
+def test_windows_whose_caller_left_or_whose_deadline_passed_are_counted(desk, registry, error, counted):
+    with suppress(asyncio.CancelledError), asked(desk) as exchange:
+        exchange.windows = 3
+        raise error
+
+    assert registry.get_sample_value("rul_cancelled_total") == counted
 
 
 @pytest.mark.parametrize(("transport", "code"), [(Transport.HTTP, "499"), (Transport.GRPC, "CANCELLED")])
