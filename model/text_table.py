@@ -40,7 +40,7 @@ CMAPSS_COLUMNS: Final = (
     *(f"sensor_{i}" for i in range(1, 22)),
 )
 CYCLE: Final = "a whole number, or a date such as 2026-03-01 or 01.03.2026"
-"""What a column of cycles holds, for errors."""
+"""Content of a column of cycles, for errors."""
 DECIMAL_COMMA: Final = re.compile(rb'(?:^|[;\t|\n]) *"?[-+]?\d+,\d+"? *(?=[;\t|\n]|$)')
 MOST_CELLS: Final = 10**9
 """Of the rectangle from A1 to the last cell; the library allocates all of it."""

@@ -293,8 +293,7 @@ def _place(token: str) -> Place:
         place = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Place)
     except (binascii.Error, msgspec.DecodeError, ValueError):
         place = None
-    if place is None or any(
-        isinstance(each, str) and "\0" in each for each in place
-    ):  # PostgreSQL refuses NUL
+    has_nul = any(isinstance(each, str) and "\0" in each for each in place or ())
+    if place is None or has_nul:  # PostgreSQL refuses NUL
         raise wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}")
     return place

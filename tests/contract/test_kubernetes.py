@@ -52,7 +52,7 @@ def secrets(tmp_path_factory) -> dict[str, Document]:
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory) -> list[Document]:
-    """What the commands of the page apply for the Prometheus Operator."""
+    """Manifests that the commands of the page apply for the Prometheus Operator."""
     (block,) = (
         text for text in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "PrometheusRule" in text
     )

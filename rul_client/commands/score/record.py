@@ -1,4 +1,4 @@
-"""What the output of a run depends on, as `_run.json` holds it, and how two runs differ."""
+"""Facts that the output of a run depends on, as `_run.json` holds them, and how two runs differ."""
 
 from __future__ import annotations
 
@@ -73,4 +73,4 @@ WORDED: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "part_readings": ("--part-readings", _plain),
     "input": ("the input", _input),
 }
-"""What a fact is called in errors, and how its value is worded."""
+"""Name of each fact in errors, and the function that words its value."""
