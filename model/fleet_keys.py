@@ -54,7 +54,8 @@ KEYS: Final = (
         "About where wear begins to show. Too high: the model guesses from the average life. "
         "Too low: it warns late. `rul inspect` suggests one."),
     Key(TOP, "context", "60", "Maximum cycles that the model reads, at least 2.",
-        "Longer than the noise, shorter than most lives. Longer costs time and rarely gains above 60."),
+        "Longer than the noise, shorter than most lives. Longer costs time and rarely gains above 60. Below "
+        "10 `trust` cannot be judged: it is always `unsupported`."),
     Key(TOP, "shortest", "1", "Minimum cycles of an evaluated window.",
         "Raise it if units are never asked about in their first cycles."),
     Key(TOP, "horizons", "[10, 30, 60]", "Horizons of the failure probabilities, in cycles, rising.",

@@ -46,7 +46,14 @@ async def test_readings_stand_beside_their_healthy_range_and_contributions(expla
     assert explained.lower.shape == explained.upper.shape == explained.contributions.shape == (8, 2)
     assert explained.since == {"sensor_1": 15}
     assert leading(explained) == [0, 1]
-    assert explained.trust == "Trust: unsupported. Skill in the average life: 1.00 (0.5 needed)."
+    assert explained.title == ("fake: unit 7 at cycle 20: RUL 110.0 cycles, estimated (90%: 105.0 to 115.0)")
+
+
+async def test_trust_of_a_short_window_says_that_it_has_too_few_cycles(explained):
+    assert explained.trust == (
+        "Trust: unsupported. Too few cycles with readings to judge it. "
+        "Skill in the average life: 1.00 (0.5 needed)."
+    )
 
 
 async def test_the_picture_has_a_panel_for_each_part(explained, tmp_path):

@@ -76,7 +76,7 @@ def explained_of(prediction: Prediction, manifest: Manifest, window: Window, lif
     at = f"unit {window.unit} at cycle {window.last_cycle:g}"
     return Explained(
         title=f"{manifest.name}: {at}: RUL {prediction.cycles_left} "
-        f"cycles, {state} ({interval.coverage:.0%}: {interval.lower:.0f} to {interval.upper:.0f})",
+        f"cycles, {state} ({interval.coverage:.0%}: {interval.lower:.1f} to {interval.upper:.1f})",
         sentence=given.sentence,
         trust=trust_words(prediction.trust, given),
         cap=manifest.cap,
@@ -103,6 +103,8 @@ def trust_words(trust: str | None, given: Explanation) -> str:
             f"Evidence agrees with hiding each of {given.judged_cycles} cycles: {given.agreement:.2f} "
             f"({given.needed_agreement:g} needed). "
         )
+    elif trust is not None:
+        said += "Too few cycles with readings to judge it. "
     return f"{said}Skill in the average life: {given.skill:.2f} ({given.needed_skill:g} needed)."
 
 
