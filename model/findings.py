@@ -138,7 +138,7 @@ def inspected_trajectories(
 
 def units_table(facts: Inspection, fleet: Fleet) -> Table:
     """Tabulate units and lives."""
-    title = f"{fleet.name}: {facts.rows} readings of {facts.units} units, cycles of life"
+    title = f"{fleet.name}: {facts.rows} readings of {facts.units} units, cycles from first reading to last"
     table = number_table(title, "units", "count", "shortest", "5 %", "25 %", "median", "75 %", "longest")
     for name, count, lives in (
         ("failed", facts.failed, facts.lives),

@@ -18,6 +18,9 @@ from model.domain import FloatArray, IntArray
 from model.layers import Scaled, change_weights, features_of_change, set_buffer
 
 QUANTILE: Final = 0.995
+LEAST_REPEATS: Final = 2.0
+"""Minimum of that quantile for repeated readings, in standard deviations: where no training reading repeats,
+a live one does by chance, as where it is rounded, and that alone is no anomaly."""
 SHRINKAGE: Final = 0.3
 """Share of the diagonal in the covariance; it limits the effect of a missing column."""
 SHRINKAGE_ALONE: Final = 0.7
@@ -142,7 +145,7 @@ class Novelty(nn.Module):
         with torch.no_grad():
             n = torch.from_numpy(lengths)
             distances = (self._distances(statistics, n) / self.usual_distances()[n]).numpy()
-        each = np.maximum(np.quantile(distances, QUANTILE, axis=0), 1e-3)
+        each = np.maximum(np.quantile(distances, QUANTILE, axis=0), (1e-3, 1e-3, 1e-3, LEAST_REPEATS))
         set_buffer(self, "quantile", each * np.quantile((distances / each).max(1), QUANTILE))
 
 

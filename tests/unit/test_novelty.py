@@ -81,6 +81,12 @@ def test_a_missing_column_is_not_novel(novelty, new):
     assert (novelty(*statistics(new)) > 1).float().mean() < 0.1
 
 
+def test_two_chance_repeats_are_not_novel_where_training_readings_never_repeat(novelty, new):
+    new[:, 10:12, 2] = new[:, 9:10, 2]
+
+    assert (novelty(*statistics(new)) > 1).float().mean() < 0.03
+
+
 def test_what_stands_on_padding_is_not_looked_at(novelty, new):
     lengths = torch.full((len(new),), 10)
     other = new.clone()
