@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from export.bundle import Manifest, Training
+from model.cells import plain_number
 from model.domain import NOVELTY_LIMIT
 from model.evaluation import BOOSTING_TITLES, TITLES, boosting_caution
 from model.prognostics import THIRDS
@@ -163,7 +164,7 @@ def _thirds(manifest: Manifest) -> str:
     """Write the table of coverage by predicted RUL, where the manifest has its metrics."""
     metrics = manifest.metrics
     rows = [
-        f"| {(n - 1) * manifest.cap / THIRDS:.4g} to {n * manifest.cap / THIRDS:.4g} "
+        f"| {plain_number((n - 1) * manifest.cap / THIRDS)} to {plain_number(n * manifest.cap / THIRDS)} "
         f"| {metrics[f'third_{n}_windows']:.0f} "
         f"| {_figure(metrics, f'third_{n}_coverage')} | {_figure(metrics, f'third_{n}_width')} |"
         for n in range(1, THIRDS + 1)

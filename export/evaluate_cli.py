@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,6 +24,7 @@ from export.evaluation_windows import (
     require_failures,
 )
 from export.pictures import require_matplotlib
+from model.cells import plain_number
 from model.censoring import failed_units
 from model.dataset import answerable, truncated_windows
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
@@ -71,6 +73,8 @@ OF_LIVES: Final = {
     "monotonicity": "monotonicity of the answers",
     "life_coverage": "coverage of the interval",
 }
+LARGE: Final = 100.0
+"""Figure of a band, in cycles, from which tenths say nothing and the table does not fit a terminal."""
 GIVE_RULS: Final = "give their true RULs with --rul FILE (0 for a unit that failed)"
 CAUTION: Final = (
     "Warning: this data trained the network, so these errors are too low. See the errors of "
@@ -214,14 +218,19 @@ def bands_table(title: str, bands: Sequence[Band]) -> Table:
     """Tabulate the metrics of bands, each above its 95 % interval."""
     title = f"{title}, 95 % over units below"
     table = number_table(title, "RUL", "windows", "RMSE", "bias", "coverage", "width")
+    in_cycles = (band.figures[name] for band in bands for name in ("rmse", "bias", "width"))
+    is_large = any(abs(end) >= LARGE for each in in_cycles for end in (each.low, each.high))
+    digits = 0 if is_large else 1
     for band in bands:
         shown = band.figures
         table.add_row(
-            f"{band.low:.4g} to {band.high:.4g}" if band.high != float("inf") else f"from {band.low:g}",
+            f"{plain_number(band.low)} to {plain_number(band.high)}"
+            if isfinite(band.high)
+            else f"from {plain_number(band.low)}",
             str(band.windows),
-            *(stacked(shown[name], digits=1) for name in ("rmse", "bias")),
+            *(stacked(shown[name], digits=digits) for name in ("rmse", "bias")),
             stacked(shown["coverage"], digits=2),
-            stacked(shown["width"], digits=1),
+            stacked(shown["width"], digits=digits),
         )
     return table
 

@@ -53,3 +53,12 @@ def number_of(cell: str, *, decimal: str = ".") -> float | None:
             return float(cell.replace(decimal, "."))
     hint = HINTS[other] if other in cell else ""
     raise ValueError(f"expected a number, got {cell[:MOST_SHOWN]!r}{hint}")
+
+
+def plain_number(value: float) -> str:
+    """Format a number with four significant digits, from 1000 on with all digits before the point.
+
+    >>> plain_number(200 / 3), plain_number(20_000.4)
+    ('66.67', '20000')
+    """
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"

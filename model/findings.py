@@ -117,21 +117,23 @@ def inspected_trajectories(
 ) -> list[Trajectory]:
     """Read every unit, and print the most important findings on standard error.
 
-    `fleet` is what the user called `kind`; `folds`, `seed` and `true_ruls` are those of `findings`.
+    `fleet` is what the user called `kind`; `folds`, `seed` and `true_ruls` are those of `findings`. With
+    `true_ruls` the column of the failure rule is not read, and lives end at their last reading.
 
     Raises:
         InvalidData: the data would ruin the training.
     """
-    rows, _ = read_rows(data, kind)
+    rows, _ = read_rows(data, kind, with_failure=not true_ruls)
     found = findings(inspect_rows(rows, kind), kind, folds=folds, seed=seed, true_ruls=true_ruls)
     if folds is not None:
         require_trainable(found)
     important = [finding for finding in found if finding.level != "note"]
     lines = _lines(important[:MOST_SHOWN])
-    if lines:
+    if lines and not true_ruls:  # `rul inspect` judges failures too
         shown = [*map(str, data[:MOST_FILES])] + [".."] * (len(data) > MOST_FILES)
         everything = shlex.join(["rul", "inspect", fleet, *shown])
         lines.append(f"{len(found)} findings in all: {everything}")
+    if lines:
         tell(*lines)
     return rows.trajectories(kind, run_to_failure=None)
 

@@ -56,7 +56,7 @@ def number_table(title: str, name: str, *numbers: str) -> Table:
     table = Table(title=title)
     table.add_column(name)
     for heading in numbers:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     return table
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from export.bundle import Manifest
+from model.cells import plain_number
 from model.decision import Costs
 from model.domain import RulState
 from rul_client.errors import RemoteFailed
@@ -225,4 +226,4 @@ def html_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "" if value is None else plain_number(value) if isinstance(value, float) else str(value)

@@ -3,18 +3,23 @@
 import sys
 from dataclasses import replace
 from functools import partial
+from io import StringIO
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from rich.console import Console
 
+from export.evaluate_cli import bands_table
 from export.evaluation_pictures import trajectory_picture
 from export.evaluation_windows import answer_lives, life_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
 from model.dataset import answerable
 from model.domain import InvalidData
+from model.evaluation import Figure
 from model.fleet import FailureRule, fleet_toml
+from model.prognostics import Band
 from tests.commands import rul, write_pumps
 from tests.fleets import write_fleet
 from tests.tiny_bundle import FLEET, pumps
@@ -50,6 +55,19 @@ def test_every_figure_of_windows_lives_and_rul_fits_a_plain_terminal(evaluate):
     ):  # fmt: skip
         assert words in said
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_figures_of_thousands_of_cycles_fit_a_plain_terminal():
+    wide = Figure(1234.56, -345.67, 2345.67)
+    figures = dict.fromkeys(("rmse", "bias", "width"), wide) | {"coverage": Figure(0.9, 0.85, 0.95)}
+    screen = Console(width=80, file=StringIO())
+
+    screen.print(bands_table("a title", [Band(20_000, 30_000, 10_000, 9, figures)]))
+
+    said = screen.file.getvalue()
+    assert said.count("-346..2346") == 3
+    assert "0.85..0.95" in said
+    assert "20000 to" in said
 
 
 LEFT = {"pump-1": 14, "pump-2": 21, "pump-3": 17, "pump-4": 25, "pump-5": 19}
@@ -106,6 +124,17 @@ def test_units_without_a_failure_are_judged_by_their_true_ruls_alone(tiny_bundle
     assert "none of 5 units failed: give their true RULs with --rul FILE" in str(without.exception)
     assert judged.exit_code == 0, judged.exception
     assert "warning" not in judged.stderr
+
+
+def test_true_ruls_need_no_column_that_says_which_units_have_failed(tiny_bundle, stopped, tmp_path):
+    by_rule = replace(FLEET, failure=FailureRule("failed", at_least=1.0))
+    (tmp_path / "pumps.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
+    (tmp_path / "RUL.txt").write_text("\n".join(map(str, LEFT.values())))
+
+    judged = rul("evaluate", tiny_bundle.path, *stopped, "--rul", tmp_path / "RUL.txt")
+
+    assert judged.exit_code == 0, judged.exception
+    assert "5 windows of 5 units" in judged.stdout
 
 
 def test_units_without_a_failure_are_counted_where_others_are_judged(tiny_bundle, tmp_path):

@@ -343,6 +343,12 @@ async def test_an_rul_at_the_cap_is_no_exact_number_whatever_its_state():
     )
 
 
+async def test_a_long_life_is_no_power_of_ten_in_a_notebook():
+    answers = await Server(good(PREDICTION | {"rul": 12345.6})).ask()
+
+    assert "<td>12346</td>" in answers[0]._repr_html_()
+
+
 async def test_text_of_others_is_escaped_in_a_notebook():
     answers = await Stub(GRPC_REPLY).ask()
     answers += await Server(good(PREDICTION | {"unit": "<script>alert(1)</script>"})).ask()

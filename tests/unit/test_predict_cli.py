@@ -393,6 +393,14 @@ def test_models_that_explain_readings_show_what_an_answer_rests_on():
     assert re.search(r" 30  sensor_2 -12.2, sensor_1 \+3.5 +supported +0.25 0.88", line)
 
 
+def test_contributions_of_hundreds_of_cycles_are_whole():
+    weights = {"top_sensor_cycles": -122.1, "second_sensor_cycles": 103.5}
+
+    line = people_text(width=200, rows=[EVIDENT_ROWS[0] | weights], manifest=EVIDENT).splitlines()[2]
+
+    assert " sensor_2 -122.1, sensor_1 +103.5 " in line
+
+
 def test_the_table_says_when_to_stop_where_costs_are_given():
     heading, _, first, second, *_ = people_text(
         width=200, rows=DECIDED_ROWS, costs=Costs(1.0, 10.0)

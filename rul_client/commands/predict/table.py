@@ -131,7 +131,7 @@ class PeopleTable(RowWriter):
         if not self._manifest.explains_readings:
             return {"top cycle": 9}
         names = [self._manifest.columns[place].name for place in self._manifest.contributing]
-        sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(" +12.3")
+        sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(f" {-self._cap:.1f}")
         sensors = max(2 * sensor + 2, len(self._headings["sensors"]))
         widths = {"evidence": len(self._headings["evidence"]), "sensors": sensors}
         return widths | ({"trust": len(UNSUPPORTED)} if self._last_only else {})
