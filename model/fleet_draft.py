@@ -44,6 +44,8 @@ SETTING_WORDS: Final = frozenset(
      "condition", "rpm", "demand", "force"}
 )  # fmt: skip
 ANSWER_WORDS: Final = frozenset({"rul", "ttf", "remaining", "label", "target", "failure", "failed"})
+FAILED_WORDS: Final = frozenset({"failure", "failed"})
+"""A column of these names may say so in several last rows of a unit; another may warn of the failure."""
 REST_WORDS: Final = frozenset({"left", "until", "before", "to"})
 """With a word of a cycle: what is left of a life."""
 REPEATED: Final = 0.05
@@ -185,20 +187,29 @@ def guess_cycle(
 
 
 def failure_mark(name: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> FailureRule | None:
-    """Return the rule of a column that has one value, or none, but in the last rows of some units."""
-    found = None if isinstance(values, list) else _of_last_rows(values, rows)
+    """Return the rule of a column that has one value, or none, but in the last row of some units.
+
+    With a name of `FAILED_WORDS`, in their last rows.
+    """
+    several = bool(words_of(name) & FAILED_WORDS)
+    found = None if isinstance(values, list) else _of_last_rows(values, rows, several=several)
     return None if found is None else FailureRule(name, **{found[0]: found[1]})
 
 
-def _of_last_rows(values: FloatArray, rows: Sequence[IntArray]) -> tuple[str, float] | None:
-    """Return the value of two that last rows alone have, and whether it is the higher or the lower one."""
+def _of_last_rows(
+    values: FloatArray, rows: Sequence[IntArray], *, several: bool = False
+) -> tuple[str, float] | None:
+    """Return the value of two that last rows alone have, and whether it is the higher or the lower one.
+
+    `several`: a unit may have it in more than its last row, but not in all.
+    """
     known = np.unique(values[~np.isnan(values)])
     if not 1 <= len(known) <= 2 or not np.isfinite(known).all():
         return None
-    ends = [own[-1] for own in rows if len(own) > 1]
     for bound, mark in (("at_least", float(known[-1])), ("at_most", float(known[0]))):
         marked = values == mark
-        if 2 <= marked.sum() == marked[ends].sum():
+        at_end = [int(marked[own][::-1].argmin()) for own in rows]  # 0 where all are marked
+        if np.count_nonzero(at_end) >= 2 and sum(at_end) == marked.sum() and (several or max(at_end) == 1):
             return bound, mark
     return None
 
@@ -231,8 +242,8 @@ def _reason_against(
         return "no reading"
     if len(np.unique(known)) == 1:
         return "constant"
-    if words_of(source) & ANSWER_WORDS or _falls(values, rows):
-        return "the answer: it counts down to the failure"
+    if (falls := _falls(values, rows)) or words_of(source) & ANSWER_WORDS:
+        return f"the answer: {'it counts down to the failure' if falls else 'its name says so'}"
     there = [values[own][np.isfinite(values[own])] for own in rows]
     steps = np.concatenate([np.diff(each) for each in there])
     if any(
@@ -270,7 +281,7 @@ def _failed(
 
 def _words_of_last_rows(cells: Sequence[str], rows: Sequence[IntArray]) -> str:
     words, code = np.unique(np.array(cells), return_inverse=True)
-    found = _of_last_rows(code.astype(np.float64), rows)
+    found = _of_last_rows(code.astype(np.float64), rows, several=True)
     if found is None:
         return ""
     word = printable(str(words[int(found[1])]))[:32]

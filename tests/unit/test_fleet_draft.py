@@ -221,9 +221,10 @@ def test_a_column_with_one_word_among_numbers_is_left_out_with_that_word(tmp_pat
     assert draft.left_out == (("heat", "text: 1 of 90 cells is no number, such as 'off'"),)
 
 
+@pytest.mark.parametrize("days", [1, 4])
 @pytest.mark.parametrize("values", [("ok", "failed"), ("", "x"), ("run", "end")])
-def test_a_column_with_a_word_in_last_rows_alone_is_left_out_with_what_to_do(tmp_path, values):
-    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5, values[n % 30 == 29]) for n in range(90)]
+def test_a_column_with_a_word_in_last_rows_alone_is_left_out_with_what_to_do(tmp_path, values, days):
+    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5, values[n % 30 >= 30 - days]) for n in range(90)]
 
     draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow", "state"))])
 
@@ -247,6 +248,28 @@ def test_a_column_that_changes_in_last_rows_alone_says_which_units_failed(tmp_pa
     assert list(load_fleet(out).sources) == ["flow"]
     assert "failure: 4 of 5 units, those whose last 'broken' is 1" in said
     assert "when a unit has failed" not in said
+
+
+@pytest.mark.parametrize(("name", "days", "failure"), [
+    ("has failed", 3, FailureRule("has failed", at_least=1.0)),  # and stays so
+    ("warning lamp", 3, None),  # may come before the failure
+    ("failed", 31, None),  # of the whole unit
+])  # fmt: skip
+def test_only_a_column_named_for_it_may_say_in_several_last_rows_that_a_unit_failed(
+    tmp_path, name, days, failure
+):
+    table = [
+        (unit, day, (7 * day + unit) % 31, int(day > 31 - days and unit != 4))
+        for unit in range(5) for day in range(1, 32)
+    ]  # fmt: skip
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow", name))])
+
+    said = failure is not None
+    assert (draft.failed, draft.failure) == ((4, failure) if said else (None, draft.failure))
+    if name != "warning lamp":
+        because = "it says which units failed" if said else "its name says so"
+        assert draft.left_out == ((name, f"the answer: {because}"),)
 
 
 @given(
