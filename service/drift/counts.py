@@ -26,6 +26,9 @@ WINDOWS: Final = 2000
 BLOCKS: Final = 10
 UNIT_SLOTS: Final = 256
 """Units share slots by the checksum of their name; `repeats_of` takes chance meetings off."""
+NAMELESS_UNITS: Final = 20
+"""Units that windows without a name are taken for: as if each had its own, a healthy fleet of ten would
+raise alarms half of the time."""
 
 
 def layout_of(reference: DriftReference) -> np.dtype[np.void]:
@@ -169,9 +172,9 @@ class DriftCounts:
             _add(counts[h], where[long & ~np.isnan(ratios)])
 
     def _slot(self, unit: str | None) -> int:
-        if unit is None:  # each window without a unit's name counts as another unit's
+        if unit is None:
             self._nameless += 1
-            return self._nameless % UNIT_SLOTS
+            return self._nameless % NAMELESS_UNITS
         return crc32(unit.encode()) % UNIT_SLOTS  # the same in every worker, as hash() is not
 
 

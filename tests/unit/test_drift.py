@@ -19,6 +19,7 @@ from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
 from service.drift.counts import (
     BLOCKS,
+    NAMELESS_UNITS,
     STUCK_CYCLES,
     WINDOWS,
     DriftCounts,
@@ -196,7 +197,15 @@ def test_repeats_say_how_many_windows_a_unit_has():
     names = [f"unit {i % 10}" for i in range(200)]
 
     assert repeats_of(totals((answers, names))) == pytest.approx(20, rel=0.2)
-    assert repeats_of(totals((answers, [None] * 200))) == pytest.approx(1, abs=0.3)
+    assert repeats_of(totals((answers, [str(i) for i in range(200)]))) == pytest.approx(1, abs=0.3)
+
+
+def test_windows_without_a_name_are_no_more_independent_than_those_of_a_small_fleet():
+    answers, _ = batch(as_in_training(200))
+
+    nameless = totals((answers, [None] * 200))
+
+    assert repeats_of(nameless) == pytest.approx(200 / NAMELESS_UNITS, rel=0.1)
 
 
 def test_few_windows_say_nothing():
