@@ -35,6 +35,7 @@ rul_rejected_total{reason="queue_full"} 0 8
 rul_inflight_requests 0 3
 rul_workers - 2
 rul_column_drift_psi{model="fd001",column="sensor_11"} - 0.31
+rul_column_drifting{model="fd001"} - 0
 """
 LINES = [line.rsplit(" ", 2) for line in GROWTH.split("\n") if line]
 BEFORE = "".join(f"{name} {before}\n" for name, before, _ in LINES if before != "-")
@@ -51,10 +52,10 @@ def drawn(before=None, now=None, *, width=110, **options):
     return printed(frame(before or scrape(BEFORE, at=100.0), now or scrape(), **options), width)
 
 
-def printed(picture, width=200):
+def printed(picture, width=200, *, styles=False):
     console = Console(file=io.StringIO(), width=width, record=True, highlight=False, markup=False)
     console.print(picture)
-    return console.export_text(styles=False)
+    return console.export_text(styles=styles)
 
 
 def line(text, first):
@@ -105,6 +106,16 @@ def test_a_model_shows_what_it_answered_in_between_or_if_nothing_since_start():
 )
 def test_attention_outside_the_band_of_training_is_marked(name, value, mark):
     assert mark in line(drawn(now=replaced(f"rul_attention_{name}", value)), "fd001")
+
+
+@pytest.mark.parametrize(("drifting", "is_marked"), [(0, False), (1, True)])
+def test_drift_is_marked_where_the_service_says_that_it_is_no_chance(drifting, is_marked):
+    """A healthy fleet's index is often above 0.25; the limit depends on how many units there are."""
+    now = replaced('rul_column_drifting{model="fd001"}', drifting)
+
+    text = printed(frame(scrape(BEFORE, at=100.0), now), styles=True)
+
+    assert ("\x1b[1;31msensor_11 0.31" in text) == is_marked
 
 
 STRANGE = {"rul": 227.9, "rul_state": "out_of_distribution", "health_state": "unknown"}

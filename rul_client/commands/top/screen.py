@@ -27,7 +27,6 @@ STATES: Final = {
     RulState.OUT_OF_DISTRIBUTION: "OOD",
 }
 NO_ERRORS: Final = {"200", "OK", "499", "CANCELLED"}  # with the last two the caller is gone
-DRIFT: Final = 0.25  # a population stability index from here on is usually called a shift
 NOVEL: Final = 1.0  # the 99.5 % quantile of training
 OUTSIDE: Final = 0.1  # a larger share of windows outside one side of the entropy band is marked
 
@@ -158,10 +157,11 @@ def _entropy(seen: Samples, model: dict[str, Any], asked: float) -> Text:
 
 
 def _drift(samples: Samples, model: str) -> Text:
-    """The column that is furthest from training, with its population stability index."""
+    """The column that is furthest from training, with its index; marked if a column is beyond its limit."""
     drifts = samples.by("column", "rul_column_drift_psi", model=model)
     psi, column = max(((psi, column) for column, psi in drifts.items()), default=(0.0, ""))
-    return Text(f"{printable(column, 15)} {number(psi)}" if psi else "-", "bold red" if psi >= DRIFT else "")
+    is_drifting = samples.total("rul_column_drifting", model=model) > 0
+    return Text(f"{printable(column, 15)} {number(psi)}" if psi else "-", "bold red" if is_drifting else "")
 
 
 def _units(units: list[dict[str, Any]]) -> Table:
