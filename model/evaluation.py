@@ -91,6 +91,11 @@ def nasa_score(error: FloatArray) -> float:
     return float(_penalty(error).sum())
 
 
+def has_nasa_score(cap: float) -> bool:
+    """Tell whether NASA's score says something about a model with this cap, in cycles."""
+    return cap <= SCORE_CAP
+
+
 def _penalty(error: FloatArray) -> FloatArray:
     d = error.astype(np.float64)
     return np.expm1(np.where(d < 0, -d / 13.0, d / 10.0))
@@ -127,7 +132,7 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
     }
     if not below.any():
         del of_windows["rmse_below_cap"], of_windows["coverage_below_cap"]
-    if cap > SCORE_CAP:
+    if not has_nasa_score(cap):
         del of_windows["score"]
     return bootstrapped(of_windows, answered.unit)
 

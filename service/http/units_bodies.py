@@ -55,7 +55,7 @@ class ScoreBody(msgspec.Struct, frozen=True):
 
     Errors are predicted less true; above 0 is late. A failed unit gives errors and coverage (`with_error`
     of the `predictions`); a removed one gives `contradicted`, the intervals that it outlived. The NASA
-    score is the mean for each prediction.
+    score is the mean for each prediction; null for models with a cap above 150 cycles.
     """
 
     version: str

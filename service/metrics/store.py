@@ -32,7 +32,10 @@ COUNTERS: Final[Mapping[str, tuple[str, Mapping[str, Sequence[str]]]]] = {
         "Sum of the cycles by which predictions were late or early.",
         {"model": (), "side": SIDES},
     ),
-    "rul_outcome_nasa_score_total": ("NASA scores of predictions of units that failed.", {"model": ()}),
+    "rul_outcome_nasa_score_total": (
+        "NASA scores of predictions of units that failed; 0 for models with a cap above 150 cycles.",
+        {"model": ()},
+    ),
     "rul_store_rows_total": ("Rows committed to the store.", {"kind": ("prediction", "outcome", "reading")}),
     "rul_store_dropped_total": (
         "Predictions that were not kept, by reason.",
@@ -107,4 +110,5 @@ class StoreMetrics:
         self._errors.labels(model).observe_each(np.abs(error).tolist())
         for side, cycles in zip(SIDES, (error[error > 0].sum(), -error[error < 0].sum()), strict=True):
             self._count("rul_outcome_error_cycles_total", model, side, by=float(cycles))
-        self._count("rul_outcome_nasa_score_total", model, by=nasa_score(error))
+        if judgement.is_scored:
+            self._count("rul_outcome_nasa_score_total", model, by=nasa_score(error))

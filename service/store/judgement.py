@@ -13,7 +13,7 @@ from enum import StrEnum
 import numpy as np
 
 from model.domain import BoolArray, FloatArray, IntArray, capped_rul, cycles_until
-from model.evaluation import nasa_score, root_mean_square_error
+from model.evaluation import has_nasa_score, nasa_score, root_mean_square_error
 
 
 class OutcomeKind(StrEnum):
@@ -73,12 +73,14 @@ class Judgement:
         held: Whether the interval agrees with the outcome: it holds the truth or, for a removed unit,
             reaches at least the lower bound.
         width: Width of the interval.
+        is_scored: Whether NASA's score applies to the model's cap.
     """
 
     truth: FloatArray
     error: FloatArray
     held: BoolArray
     width: FloatArray
+    is_scored: bool
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -137,7 +139,7 @@ def judge(
     truth = capped_rul(cycles_until(outcome_cycle, last_cycle.astype(np.int64)), cap=cap).astype(np.float64)
     error = np.where(failed, rul - truth, np.nan)
     held = (truth <= upper) & (np.logical_not(failed) | (lower <= truth))
-    return Judgement(truth, error, held, upper - lower)
+    return Judgement(truth, error, held, upper - lower, has_nasa_score(cap))
 
 
 def judge_unit(rows: Sequence[Sequence[float]], outcome: Outcome, *, cap: float) -> Judgement:
@@ -156,7 +158,7 @@ class Accuracy:
         covered: Those whose interval held the truth.
         contradicted: Predictions whose interval a removed unit outlived.
         bias: Mean of predicted less true; above 0 is late.
-        nasa_score: Mean for each prediction.
+        nasa_score: Mean for each prediction; None for models with a cap above 150 cycles.
     """
 
     predictions: int
@@ -188,6 +190,6 @@ def accuracy_of(judgement: Judgement) -> Accuracy:
         root_mean_square_error(error),
         float(np.abs(error).mean()),
         float(error.mean()),
-        nasa_score(error) / len(error),
+        nasa_score(error) / len(error) if judgement.is_scored else None,
         width,
     )

@@ -45,6 +45,15 @@ def test_figures_without_a_basis_are_missing():
     assert removal.mean_width == 15.0
 
 
+@pytest.mark.parametrize(("cap", "is_scored"), [(150.0, True), (600.0, False), (10_000.0, False)])
+def test_the_nasa_score_of_long_lives_means_nothing_and_is_missing(cap, is_scored):
+    """A prediction of 10,000 cycles that is late by all of them would score infinity."""
+    found = judge([(100, cap, 0.9 * cap, cap)], failed=True, outcome_cycle=100, cap=cap)
+
+    assert found.is_scored == is_scored
+    assert (accuracy_of(found).nasa_score is not None) == is_scored
+
+
 PREDICTION = st.tuples(
     st.sampled_from(["failed", "removed"]), st.integers(0, 300), st.integers(0, 300),
     st.integers(0, 1250), st.integers(0, 400),
