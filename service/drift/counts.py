@@ -24,8 +24,9 @@ from service.core.answers import Answers
 WINDOWS: Final = 2000
 """Of the sliding window: twenty cycles of a hundred units."""
 BLOCKS: Final = 10
-UNIT_SLOTS: Final = 256
-"""Units share slots by the checksum of their name; `repeats_of` takes chance meetings off."""
+UNIT_SLOTS: Final = 251
+"""Units share slots by the checksum of their name; `repeats_of` takes chance meetings off. A prime: in a
+power of two, units named in series meet less often than by chance."""
 NAMELESS_UNITS: Final = 20
 """Units that windows without a name are taken for: as if each had its own, a healthy fleet of ten would
 raise alarms half of the time."""
@@ -38,7 +39,7 @@ def layout_of(reference: DriftReference) -> np.dtype[np.void]:
     bands: [R, K], windows of each regime and RUL band.
     rul: [A + 1, P], predictions by age band and bin.
     entropy: [H, 3].
-    units: [256], windows of the units that share a slot.
+    units: [251], windows of the units that share a slot.
     windows, unseen: windows, and those whose last reading is in no regime.
     """
     regimes, columns, bands, _ = reference.low.shape
@@ -68,7 +69,7 @@ def totals_of(ring: FloatArray, reference: DriftReference) -> dict[str, FloatArr
 def repeats_of(totals: Mapping[str, FloatArray]) -> float:
     """Return how many windows the unit of a window has, at least 1: sum of squares over sum.
 
-    Units that meet in a slot by chance add n^2 / 256 to the squares of n windows, which is taken off.
+    Units that meet in a slot by chance add n^2 / 251 to the squares of n windows, which is taken off.
     """
     windows = float(totals["windows"])
     if not windows:

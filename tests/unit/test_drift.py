@@ -200,6 +200,16 @@ def test_repeats_say_how_many_windows_a_unit_has():
     assert repeats_of(totals((answers, [str(i) for i in range(200)]))) == pytest.approx(1, abs=0.3)
 
 
+@pytest.mark.parametrize(("name", "fleet"), [("{}", 250), ("engine-{}", 100), ("P-{:03}", 250)])
+def test_units_named_in_series_are_as_many_as_they_are(name, fleet):
+    """The checksums of such names are spread more evenly over 256 slots than by chance."""
+    answers, _ = batch(as_in_training(2000))
+
+    names = [name.format(i % fleet) for i in range(2000)]
+
+    assert repeats_of(totals((answers, names), windows=20_000)) == pytest.approx(2000 / fleet, rel=0.2)
+
+
 def test_windows_without_a_name_are_no_more_independent_than_those_of_a_small_fleet():
     answers, _ = batch(as_in_training(200))
 
