@@ -71,7 +71,7 @@ def read_fleet(
 
 
 def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
-    """Count the chosen units by state, and expect how many fail within each horizon of each model."""
+    """Count the chosen units by state, and expect how many running ones fail within each horizon."""
     where = _conditions(chosen)
     counts = (
         select(UNITS.c.health_state, func.count())
@@ -86,8 +86,8 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     each = getattr(func, _JSON[name][2])(given).table_valued("key", "value", joins_implicitly=True)
     expected = func.sum(cast(each.c.value, Double))
     sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each)
-    # Readings unlike the training data say nothing about when a unit fails.
-    sums = sums.where(UNITS.c.health_state.in_(HEALTH_STATES))
+    # An ended unit fails no more. Readings unlike the training data say nothing about when a unit fails.
+    sums = sums.where(OUTCOMES.c.kind.is_(None), UNITS.c.health_state.in_(HEALTH_STATES))
     fails: dict[str, dict[str, float]] = {}
     for model, horizon, units in connection.execute(sums.where(*where).group_by(UNITS.c.model, each.c.key)):
         fails.setdefault(model, {})[horizon] = round(float(units), 2)

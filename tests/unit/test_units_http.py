@@ -108,6 +108,16 @@ async def test_a_unit_out_of_distribution_is_not_counted_among_those_expected_to
     assert (summary["states"]["unknown"], summary["fails_within"]) == (1, {})
 
 
+@pytest.mark.parametrize(("kind", "cycle"), [("failed", 103), ("removed", 101)])
+async def test_a_unit_that_has_ended_is_not_expected_to_fail(service, kind, cycle):
+    await predicted(service, ("17", 100, 5.0))
+    assert (await report(service, "17", kind=kind, cycle=cycle)).status_code == 200
+
+    summary = (await service.http.get(f"/v1/units?state={kind}")).json()["summary"]
+
+    assert (summary["units"], summary["fails_within"]) == (1, {})
+
+
 @pytest.mark.parametrize("beside", [[], [{"columns": {"sensor_1": ["x"]}}]])
 async def test_a_prediction_that_is_not_to_be_stored_is_answered_and_leaves_no_unit(service, beside):
     await predicted(service, ("stored", 100, 52.0))
