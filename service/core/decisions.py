@@ -25,8 +25,7 @@ class Planner:
 
     def __init__(self, manifest: Manifest, costs: Costs | None = None) -> None:
         self.costs: Final = costs
-        self._coverage: Final = manifest.nominal_coverage
-        self._cap: Final = manifest.cap
+        self._said_by: Final = {"coverage": manifest.nominal_coverage, "cap": manifest.cap}
         self._horizons: Final = manifest.horizons
         self._fleet: Final = FleetLife(manifest.degradation.life_quantiles)
 
@@ -47,19 +46,20 @@ class Planner:
         lower, upper = answers.interval[row]
         probabilities = dict(zip(self._horizons, answers.failure_probability[row], strict=True))
         forecast = Forecast(answers.rul[row], lower, upper, probabilities)
-        found = self.plan(forecast, costs, state=answers.states[row], age=last_cycle)
+        found = self.plan(forecast, costs, state=answers.states[row], age=last_cycle, **self._said_by)
         return None if found is None else found[0]
 
     def plan(
-        self, forecast: Forecast, costs: Costs, *, state: RulState, age: float
+        self, forecast: Forecast, costs: Costs, *, state: RulState, age: float, coverage: float, cap: float
     ) -> tuple[Decision, CostCurve] | None:
         """Decide, and return the cost of every other stop; None where the answer is no ground to decide.
 
-        `age` is the unit's cycle number; NaN = unknown.
+        `age` is the unit's cycle number; NaN = unknown. `coverage` of the interval and `cap` are those of the
+        version that answered.
         """
         if state not in ADVISED or not age >= 1:
             return None
-        life = remaining_life(forecast, self._fleet, coverage=self._coverage, cap=self._cap, age=age)
+        life = remaining_life(forecast, self._fleet, coverage=coverage, cap=cap, age=age)
         curve = cost_curve(life, costs, age=age)
         best, fixed = curve.best, best_fixed_age(self._fleet, costs)
         act_in = None if best is None else int(curve.in_cycles[best])

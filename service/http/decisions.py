@@ -47,8 +47,15 @@ async def _decision(call: Call) -> Reply:
     latest = known.predictions[0]
     planned = None
     if known.outcome is None:
-        state, age = RulState(latest["rul_state"]), latest["last_cycle"]
-        planned = model.planner.plan(_forecast(latest), costs, state=state, age=age)
+        version = known.versions[latest["version_id"]]
+        planned = model.planner.plan(
+            _forecast(latest),
+            costs,
+            state=RulState(latest["rul_state"]),
+            age=latest["last_cycle"],
+            coverage=version["nominal_coverage"],
+            cap=version["cap"],
+        )
     decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))
     return json_reply(UnitDecision(key.unit, key.model, latest["last_cycle"], decision, curve))
 

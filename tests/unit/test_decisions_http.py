@@ -7,7 +7,7 @@ from model.domain import NOVELTY_LIMIT
 from service.http.decisions import MOST_SHOWN
 from service.proto import rul_v1_pb2 as pb
 from service.settings import Settings
-from tests.fakes import FakeRuntime
+from tests.fakes import FakeRuntime, make_manifest
 from tests.in_process import in_process, json_window, keeping, message_window
 
 COSTS = {"planned": 1.0, "failure": 20.0}
@@ -42,6 +42,18 @@ async def test_costs_add_the_cheapest_stop_to_each_prediction(service):
     assert decision["costs"] == COSTS
     assert decision["cost_per_cycle"] <= decision["fixed_interval_cost_per_cycle"]
     assert decision["cost_per_cycle"] < decision["run_to_failure_cost_per_cycle"]
+
+
+async def test_a_stored_answer_keeps_the_cap_of_the_version_that_gave_it(tmp_path):
+    """At least 125 cycles is no estimate of 125 because the next version goes up to 300."""
+    async with keeping(tmp_path) as before:
+        expected = await decided(before, rul=125.0)
+    later = make_manifest(cap=300.0).model_copy(update={"version": "2"})
+
+    async with keeping(tmp_path, runtime=FakeRuntime(later)) as after:
+        found = (await decision_of(after, **COSTS)).json()["decision"]
+
+    assert found == expected
 
 
 async def test_without_costs_there_is_no_decision(service):
