@@ -27,7 +27,7 @@ from service.core.window import Windows, check
 
 SUPPORTED_AGREEMENT: Final = 0.6
 """Least rank correlation of evidence with the effect of hiding single cycles; the place of a cycle alone
-reaches 0.58 on average over test units of FD001 (docs/trust.md)."""
+reaches 0.70 on average over test units of FD001 (docs/trust.md)."""
 SUPPORTED_SKILL: Final = 0.5
 """Least skill in the average life of the training units: evidence of shuffled weights may agree with hiding
 cycles, and still tells nothing of wear (docs/trust.md)."""
