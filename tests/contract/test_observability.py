@@ -143,6 +143,11 @@ def test_the_id_of_a_panel_is_its_titles_wherever_it_moves(dashboard, panel):
     assert panel["id"] == zlib.crc32(panel["title"].encode()) % 1_000_000_000
 
 
+@every_expression
+def test_attention_entropy_is_no_quantile_because_bands_are_narrower_than_buckets(name):
+    assert not re.search(r"histogram_quantile\(.*rul_attention_entropy_ratio_bucket", expressions()[name])
+
+
 def test_a_panel_that_stands_on_two_dashboards_is_the_same_on_both():
     found: dict[int, list[tuple[object, ...]]] = {}
     for _, panel in EVERY_PANEL:
