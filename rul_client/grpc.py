@@ -144,7 +144,8 @@ def _message(window: Window) -> pb.Window:
 def grpc_channel(url: str, *options: tuple[str, int], tls: Tls = Tls()) -> grpc.aio.Channel:  # noqa: B008 frozen
     """Open a channel to SCHEME://HOST:PORT, with TLS for grpcs and https."""
     parts = urlsplit(url)
-    target = f"{parts.hostname}:{parts.port or PORTS[parts.scheme]}"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    target = f"{host}:{parts.port or PORTS[parts.scheme]}"
     proxy = ("grpc.enable_http_proxy", 0 if is_loopback(parts.hostname) else 1)
     given = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), proxy, *options]
     if parts.scheme in {"grpcs", "https"}:

@@ -16,7 +16,7 @@ from rul_client.address import chosen_key, in_path, is_loopback
 from rul_client.answers import Warned
 from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, Client
 from rul_client.errors import RemoteFailed, RulError
-from rul_client.grpc import TEMPORARY
+from rul_client.grpc import TEMPORARY, grpc_channel
 from rul_client.readings import Window, windows_of, windows_per_request
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
@@ -404,6 +404,20 @@ async def test_options_that_no_service_reads_are_refused_by_either_transport_bef
         ):
             with pytest.raises(RulError, match=line):
                 await asked
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_an_address_of_either_family_is_reached_by_grpc(host):
+    server = grpc.aio.server()
+    port = server.add_insecure_port(f"{host}:0")
+    await server.start()
+
+    async with grpc_channel(f"grpc://{host}:{port}") as channel:
+        with pytest.raises(AioRpcError) as refused:
+            await channel.unary_unary("/nothing/Here", bytes, bytes)(b"", timeout=10)
+
+    await server.stop(None)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_closed_client_says_so():
