@@ -12,6 +12,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -84,7 +86,11 @@ def _run_uvicorn(settings: Settings) -> int:
     """Become `bentoml serve`, whose supervisor handles signals and restarts the worker."""
     from service.core.bundles import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
 
-    ports = {name: _free_port(settings.host, getattr(settings, name)) for name in ("port", "grpc_port")}
+    with (
+        _held_port(settings.host, settings.port) as port,
+        _held_port(settings.host, settings.grpc_port) as grpc_port,
+    ):
+        ports = {"port": port, "grpc_port": grpc_port}
     settings = settings.model_copy(update=ports)
     load_bundles(settings)  # a damaged bundle ends here; BentoML's supervisor would retry it for ever
     arguments = ["serve", SERVICE, "--host", settings.host, "--port", str(settings.port)]
@@ -94,7 +100,6 @@ def _run_uvicorn(settings: Settings) -> int:
 
 async def _run_envoy(settings: Settings) -> int:
     disable_huge_pages()
-    port = _free_port(settings.host, settings.port)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -106,12 +111,8 @@ async def _run_envoy(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
     announce = partial(_announce, is_local=settings.is_local())
-    with service_folder() as folder:
-        try:
-            await Workers(settings, folder, port=port, ready=announce).run(stop, hurry)
-        except FrontEndFailed:
-            _free_port(settings.host, port)  # somebody may have come first
-            raise
+    with _held_port(settings.host, settings.port) as port, service_folder() as folder:
+        await Workers(settings, folder, port=port, ready=announce).run(stop, hurry)
     return 0
 
 
@@ -126,20 +127,27 @@ def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
         print("only this machine can connect; --host 0.0.0.0 lets others", file=sys.stderr)  # noqa: T201
 
 
-def _free_port(host: str, port: int) -> int:
-    """Return the port, or any free one for port 0.
+@contextmanager
+def _held_port(host: str, port: int) -> Generator[int]:
+    """Hold a port, or any free one for port 0, that only Envoy's processes of this user may listen on.
+
+    They share it with every process that asks to share: without the hold, two services that start at once
+    would each get half of the connections.
 
     Raises:
         FrontEndFailed: nothing can listen there.
     """
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            return probe.getsockname()[1]
-    except OSError as error:
-        raise FrontEndFailed(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --host, --port "
-            "or, for gRPC beside uvicorn, RUL_GRPC_PORT"
-        ) from error
+    with ExitStack() as stack:
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            held = stack.enter_context(socket.socket(family))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(address)
+        except OSError as error:
+            raise FrontEndFailed(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --host, "
+                "--port or, for gRPC beside uvicorn, RUL_GRPC_PORT"
+            ) from error
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # not before: two holds would share too
+        yield held.getsockname()[1]

@@ -96,7 +96,7 @@ PORTS = _ports()
 
 
 def free_port() -> int:
-    """A port that nobody uses, and no other process is about to: Envoy would share it without a word."""
+    """A port that nobody uses, and no other process of these tests is about to."""
     return next(port for port in PORTS if _is_free(port))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 
 from tests.integration.conftest import running
 from tests.waiting import wait_until
@@ -32,12 +31,3 @@ def test_a_service_about_to_leave_says_so_first_and_answers_until_then(tiny_bund
         assert answers == [200] * 20
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(LAME_DUCK_SECONDS / 2) == 0
-
-
-def test_a_port_of_zero_is_any_free_port():
-    from service.processes.front_end import _free_port
-
-    port = _free_port("127.0.0.1", 0)
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", port))

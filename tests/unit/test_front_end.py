@@ -1,6 +1,5 @@
 """Which front end runs, and what an operator is told where none can."""
 
-import asyncio
 import os
 import signal
 import socket
@@ -62,17 +61,18 @@ def test_a_taken_port_is_an_error_that_says_what_to_do():
         port = taken.getsockname()[1]
 
         with pytest.raises(FrontEndFailed, match=rf"127\.0\.0\.1:{port}: .*choose another"):
-            front_end._free_port("127.0.0.1", port)
+            front_end._held_port("127.0.0.1", port).__enter__()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
 def test_a_free_port_is_no_error(host):
-    front_end._free_port(host, 0)
+    with front_end._held_port(host, 0) as port:
+        assert port > 0
 
 
 def test_a_host_that_is_not_this_machine_is_an_error():
     with pytest.raises(FrontEndFailed, match=r"192\.0\.2\.1:3000"):
-        front_end._free_port("192.0.2.1", 3000)
+        front_end._held_port("192.0.2.1", 3000).__enter__()
 
 
 def test_interrupts_are_blocked_only_while_the_front_end_starts():
@@ -95,25 +95,18 @@ def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
     assert filters[0]["typed_config"]["stream_idle_timeout"] == "660.000s"
 
 
-def test_a_port_that_is_taken_between_check_and_start_is_the_reason(monkeypatch):
-    taken = socket.socket()
+def test_of_two_services_that_start_at_once_one_gets_the_port_and_its_workers_listen_on_it():
+    with front_end._held_port("127.0.0.1", 0) as port, socket.socket() as worker:
+        with pytest.raises(
+            FrontEndFailed, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+        ):
+            front_end._held_port("127.0.0.1", port).__enter__()
+        worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        worker.bind(("127.0.0.1", port))
+        worker.listen()
 
-    class Beaten:
-        def __init__(self, *_args, **_options):
-            taken.bind(("127.0.0.1", port))
-            taken.listen()
-
-        async def run(self, _stop, _hurry):
-            raise FrontEndFailed("did not start: the log has the reason")
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setattr(front_end, "Workers", Beaten)
-
-    reason = rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
-    with taken, pytest.raises(FrontEndFailed, match=reason):
-        asyncio.run(front_end._run_envoy(Settings(host="127.0.0.1", port=port)))
+        socket.create_connection(("127.0.0.1", port)).close()
 
 
 def test_bentomls_server_gets_the_free_ports_that_stand_for_port_zero(monkeypatch, shipped):
