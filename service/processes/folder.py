@@ -14,7 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from service.errors import FrontEndFailed
+
 PREFIX: Final = "rulserve-"
+MOST_BYTES: Final = 103 - len("/worker-99.admin")
+"""Longest path of the folder: a socket's path has at most 103 bytes on macOS, four more on Linux."""
 
 
 @contextmanager
@@ -22,9 +26,16 @@ def service_folder() -> Generator[Path]:
     """Make a folder that only its owner can open; remove it at the end, and those of killed services now.
 
     Raises:
+        FrontEndFailed: the path of the temporary folder is too long for sockets.
         OSError: the temporary folder cannot be written to.
     """
     base = Path(tempfile.gettempdir())
+    most, got = MOST_BYTES - len(f"/{PREFIX}12345678"), len(os.fsencode(base))
+    if got > most:
+        raise FrontEndFailed(
+            f"the temporary folder {base}: expected a path of at most {most} bytes, for sockets, got {got}; "
+            "set TMPDIR to a shorter one"
+        )
     for left in base.glob(f"{PREFIX}*"):
         _remove_if_left(left)
     folder, lock = _made()

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from service.errors import FrontEndFailed
 from service.processes.folder import PREFIX, service_folder
 
 
 @pytest.fixture(autouse=True)
-def base(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+def base(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("t")  # shorter than a test's own
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 def left(base, name):
@@ -29,6 +31,13 @@ def test_only_its_owner_opens_the_folder_and_it_ends_with_the_service():
 
     assert mode == 0o700
     assert not folder.exists()
+
+
+def test_a_temporary_folder_too_long_for_sockets_is_refused_with_its_remedy(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'x' * 70}")
+
+    with pytest.raises(FrontEndFailed, match=r"at most 69 bytes, .* got 75; set TMPDIR"):
+        service_folder().__enter__()
 
 
 def test_the_folder_of_a_killed_service_is_removed(base):
