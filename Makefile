@@ -86,10 +86,10 @@ clients: $(CLIENTS)/.made ## the environment of third-party clients, for integra
 
 .PHONY: demo tour screenshots
 demo: $(SERVE)/.made-$(ACCELERATOR) ## a simulated fleet against the service, which it starts if there is none (PORT=... SECONDS=...)
-	tools/demo $(CURDIR)/$(SERVE)/bin $(or $(PORT),3000) $(SECONDS)
+	tools/demo "$(CURDIR)/$(SERVE)/bin" $(or $(PORT),3000) $(SECONDS)
 
 tour: setup ## simulate, train, export, check, serve and predict in under two minutes (PORT=...)
-	tools/tour $(CURDIR)/$(BIN) $(PORT)
+	tools/tour "$(CURDIR)/$(BIN)" $(PORT)
 
 screenshots: setup ## docs/images: pictures of the page, from a demo with a fixed seed
 	$(BIN)/python -m tools.screenshots
@@ -175,8 +175,8 @@ FOLDS ?= 5
 bundles: setup ## train, export and check fd001..fd004 (DATA=folder with train_FD001.txt and so on)
 	for n in 1 2 3 4; do \
 	  run=runs/fd00$$n; \
-	  [ -e $$run/run.json ] || (cd $(DATA) && $(CURDIR)/$(BIN)/rul train --data train_FD00$$n.txt --name fd00$$n \
-	    --folds $(FOLDS) --out $(CURDIR)/$$run $$([ ! -e $(CURDIR)/$$run/state.pt ] || echo --resume)); \
+	  [ -e $$run/run.json ] || (cd "$(DATA)" && "$(CURDIR)/$(BIN)/rul" train --data train_FD00$$n.txt --name fd00$$n \
+	    --folds $(FOLDS) --out "$(CURDIR)/$$run" $$([ ! -e "$(CURDIR)/$$run/state.pt" ] || echo --resume)); \
 	  $(BIN)/rul export $$run --out export/bundles/fd00$$n; \
 	  $(BIN)/rul check export/bundles/fd00$$n; \
 	done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -125,3 +126,19 @@ def test_rul_prints_its_version():
     done = rul("--version")
 
     assert (done.returncode, done.stdout) == (0, f"rulserve {version('rulserve')}\n")
+
+
+@pytest.mark.parametrize("target", ["demo", "tour", "bundles"])
+def test_a_target_names_programs_in_a_folder_whose_name_has_a_space(target, tmp_path):
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    for name in ("Makefile", "requirements", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+
+    done = subprocess.run(
+        ["make", "--dry-run", target], cwd=folder, capture_output=True, text=True, check=True
+    )
+
+    words = shlex.split(done.stdout)
+    assert [word for word in words if word.startswith(f"{folder}/.venv")]
+    assert str(tmp_path / "a") not in words
