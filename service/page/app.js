@@ -39,7 +39,6 @@ function decoded(part) {
 }
 
 async function render() {
-  if (location.hash === "#main") return; // the skip link
   askAgain();
   leave.abort();
   leave = new AbortController();
@@ -143,7 +142,16 @@ function setUpKey() {
   });
 }
 
+/** Skip to the content without an address of its own: going back and reloading would lead nowhere. */
+function setUpSkip() {
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
+}
+
 setUpTheme();
 setUpKey();
+setUpSkip();
 addEventListener("hashchange", render);
 render();

@@ -33,17 +33,24 @@ class Fleet {
     this.scale = new Map(); // cycles at the right end of a model's interval bands
     this.paused = false;
     this.parts = this.build();
+    this.hash = location.hash; // before the view leaves, it may be that of the next one
   }
 
   async start() {
     const { signal } = this.context;
     put(this.root, this.parts.head, this.parts.summary.element, this.parts.tools, this.parts.body);
+    const { top = 0, units, key } = history.state ?? {}; // where the reader left the list
     const models = this.context.api.get("/v1/models", {}, { signal }).then((found) => this.takeModels(found.models), () => {});
-    await this.load();
+    await this.load(units);
+    if (signal.aborted) return;
+    scrollTo(0, top);
+    this.list.focus(key);
     void models;
     keepAges(this.root, signal);
     every(signal, REFRESH_SECONDS, () => this.refresh());
     addEventListener("keydown", (event) => this.shortcut(event), { signal });
+    addEventListener("scrollend", () => this.remember(), { signal });
+    this.root.addEventListener("click", ({ target }) => this.remember(target.closest("[data-key]")?.dataset.key));
     void follow({ signal, onEvent: (name, data) => name === "units" && this.take(data), onState: (state, why) => this.fresh(state, why), onBack: () => this.paused || this.reload() });
   }
 
@@ -131,6 +138,11 @@ class Fleet {
     }
   }
 
+  /** Keep the reader's place with this entry of the browser's history: going back finds it. */
+  remember(key = history.state?.key) {
+    if (location.hash === this.hash) history.replaceState({ top: scrollY, units: this.units.size, key }, "");
+  }
+
   takePage({ units, next }) {
     for (const unit of units) this.units.set(keyOf(unit), unit);
     this.next = next;
@@ -212,6 +224,7 @@ class Fleet {
     Object.assign(this.filter, change);
     const search = new URLSearchParams(Object.entries(this.filter).filter(([, value]) => value));
     history.replaceState(null, "", search.size ? `#/?${search}` : "#/");
+    this.hash = location.hash;
     this.parts.search.value = this.filter.q;
     this.parts.model.value = this.filter.model;
     scrollTo(0, 0);

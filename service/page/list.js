@@ -76,6 +76,12 @@ export class RowList {
     return element;
   }
 
+  /** Focus the row of this key, if it is near the viewport. */
+  focus(key) {
+    this.draw();
+    this.link(key)?.focus({ preventScroll: true });
+  }
+
   link(key) {
     return this.shown.get(key)?.element.querySelector("a");
   }

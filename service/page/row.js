@@ -13,25 +13,36 @@ export function unitRow(unit, { horizon, scale }) {
   const tone = STATES[state]?.tone ?? "neutral";
   const chance = state === "unknown" ? undefined : unit.failure_probability?.[horizon];
   const seen = unit.last_reading_at ?? unit.predicted_at;
-  const cell = (name, props, ...content) => h("div", { class: `cell ${name}`, role: "cell", ...props }, content);
+  const cell = (name, ...content) => h("div", { class: `cell ${name}`, role: "cell" }, content);
   return h(
-    "div", { class: `row ${tone}`, role: "row" },
-    cell("unit", {}, h("a", { href: hashOf(unit) }, unit.unit), h("span", { class: "muted small model" }, unit.model)),
-    cell("state", {}, badge(state), unanswered(unit)),
-    cell("rul", { title: "Estimated remaining useful life, in cycles" }, h("b", {}, rulText(unit)), h("span", { class: "word muted" }, " cycles left")),
-    cell("range", { title: `${percent(unit.interval.coverage)} interval, in cycles` }, h("span", { class: "ends muted" }, ends(unit)), band(unit, scale, state)),
-    cell("fails", { title: chance === undefined ? null : `Probability of failure within ${horizon} cycles` }, percent(chance), h("span", { class: "word muted" }, ` in ${horizon ?? "–"}`)),
-    cell("trend", {}, spark(unit), trend(unit)),
-    cell("cycle", {}, number(unit.last_cycle)),
-    cell("age", { title: moment(seen) }, h("time", { datetime: seen }, age(seen)), h("span", { class: "word muted" }, " ago")),
+    "div", { class: `row ${tone}`, role: "row", title: meaning(unit) },
+    cell("unit", h("a", { href: hashOf(unit) }, unit.unit), h("span", { class: "muted small model" }, unit.model)),
+    cell("state", badge(state), unanswered(unit)),
+    cell("rul", h("b", {}, rulText(unit)), h("span", { class: "word muted" }, " cycles left")),
+    cell("range", h("span", { class: "ends muted" }, ends(unit)), band(unit, scale, state)),
+    cell("fails", percent(chance), h("span", { class: "word muted" }, ` in ${horizon ?? "–"}`)),
+    cell("trend", spark(unit), trend(unit)),
+    cell("cycle", number(unit.last_cycle)),
+    cell("age", h("time", { datetime: seen }, age(seen)), h("span", { class: "word muted" }, " ago")),
   );
+}
+
+/** What the row has no room for; its link lies over all cells, so that none of them has a tooltip of its own. */
+function meaning(unit) {
+  return [
+    unit.unit,
+    `${percent(unit.interval.coverage)} interval, in cycles`,
+    hasTrend(unit) && `RUL changes by ${trendText(unit)} cycles each cycle; ${number(-1)} is ordinary wear`,
+    unanswered(unit) && `readings go to cycle ${number(unit.last_reading_cycle)}`,
+    unit.last_reading_at ? `last reading ${moment(unit.last_reading_at)}` : `predicted ${moment(unit.predicted_at)}`,
+  ].filter(Boolean).join("\n");
 }
 
 /** From which cycle on there are readings without an answer, where there are. */
 function unanswered(unit) {
   const waited = (Date.now() - Date.parse(unit.last_reading_at)) / 1000;
   if (!(unit.last_reading_cycle > unit.last_cycle && waited > LISTED_SECONDS)) return null;
-  return h("span", { class: "small stale", title: `Its readings go to cycle ${number(unit.last_reading_cycle)}` }, `not answered since cycle ${number(unit.last_cycle)}`);
+  return h("span", { class: "small stale" }, `not answered since cycle ${number(unit.last_cycle)}`);
 }
 
 /** The interval as a bar on 0..scale with the RUL as a mark in it. */
@@ -62,8 +73,10 @@ function spark(unit) {
   return svg("svg", { class: "spark", viewBox: "0 0 80 24", "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }), svg("circle", { cx: x, cy: y, r: 2.2 }));
 }
 
+const hasTrend = (unit) => unit.trend !== null && unit.trend !== undefined;
+const trendText = (unit) => `${unit.trend >= 0.05 ? "+" : ""}${number(unit.trend, 1)}`;
+
 function trend(unit) {
-  if (unit.trend === null || unit.trend === undefined) return h("span", { class: "slope muted" }, "–");
-  const text = `${unit.trend >= 0.05 ? "+" : ""}${number(unit.trend, 1)}`;
-  return h("span", { class: `slope ${unit.trend < -1.5 ? "fast" : ""}`, title: `RUL changes by ${text} cycles each cycle; ${number(-1)} is ordinary wear` }, text);
+  if (!hasTrend(unit)) return h("span", { class: "slope muted" }, "–");
+  return h("span", { class: `slope ${unit.trend < -1.5 ? "fast" : ""}` }, trendText(unit));
 }

@@ -123,8 +123,25 @@ def test_another_horizon_shows_other_probabilities(opened):
     page.locator(".horizons button").nth(1).click()
 
     expect(page.locator(".horizons button").nth(1)).to_have_attribute("aria-pressed", "true")
-    chance = rows(page).locator(".fails[title]").first  # a unit out of distribution has none
-    expect(chance).to_have_attribute("title", "Probability of failure within 15 cycles")
+    expect(page.locator(".heads .fails")).to_have_text("Fails in 15")
+
+
+@desktop
+def test_the_pointer_anywhere_on_a_row_finds_its_whole_name_and_the_time_of_its_last_answer(opened):
+    page = shown(opened)
+
+    titles = page.evaluate(
+        """() => [...document.querySelector('.rows .row').querySelectorAll('.cell')].map((cell) => {
+            const { x, y, width, height } = cell.getBoundingClientRect();
+            return document.elementFromPoint(x + width / 2, y + height / 2).closest('[title]')?.title;
+        })"""
+    )
+
+    name = rows(page).first.locator("a").inner_text()
+    assert len(set(titles)) == 1
+    assert re.fullmatch(
+        rf"{name}\n90% interval, in cycles\n(RUL changes by .*\n)?predicted .*\d.*", titles[0]
+    )
 
 
 @both_sizes

@@ -19,7 +19,7 @@ DEEP = 1000
 @pytest.fixture(scope="module")
 def service(tiny_bundle, tmp_path_factory):
     folder = tmp_path_factory.mktemp("large")
-    with running(folder, str(tiny_bundle.path), max_request_windows="500") as started:
+    with running(folder, str(tiny_bundle.path), max_request_windows="500", costs="1:10") as started:
         fill(started.http, units=UNITS, earlier=(0,))
         yield started
 
@@ -63,3 +63,25 @@ def test_a_list_that_is_read_again_keeps_the_readers_place(opened):
     expect(deep.locator("a")).to_have_text(name)
     expect(deep).to_be_in_viewport()
     assert page.evaluate("scrollY") == place
+
+
+@desktop
+def test_going_back_from_a_unit_returns_to_its_place_in_the_list(opened):
+    page = opened.page
+    opened.go("#/?q=pump-1")
+    page.locator(".rows [role=row]").first.wait_for()
+    page.wait_for_function(
+        "() => (scrollTo(0, 700 * 48), document.querySelector('.rows [aria-rowindex=\"705\"]'))"
+    )
+    deep = page.locator('.rows [aria-rowindex="705"] a')
+    place, name = page.evaluate("scrollY"), deep.inner_text()
+    deep.click()
+    expect(page.locator(".unit-head h1")).to_have_text(f"Unit {name}")
+    page.go_back()
+
+    expect(deep).to_have_text(name)
+    expect(deep).to_be_focused()
+    assert page.evaluate("scrollY") == place
+    page.get_by_role("navigation").get_by_role("link", name="Fleet").click()
+    expect(page.locator(".rows [aria-rowindex='2']")).to_be_in_viewport()
+    assert page.evaluate("scrollY") == 0

@@ -113,6 +113,18 @@ def test_the_keyboard_skips_to_the_content(empty):
     empty.page.keyboard.press("Enter")
 
     expect(empty.page.locator("#main")).to_be_focused()
+    empty.page.reload()
+    expect(empty.page.get_by_text("No units yet")).to_be_visible()
+
+
+@desktop
+@pytest.mark.parametrize("place", ["#/", "#/try", "#/models", "#/models/tiny"])
+def test_a_view_fits_into_the_width_of_a_small_phone_and_of_a_window_at_400_percent(empty, place):
+    empty.page.set_viewport_size({"width": 320, "height": 640})
+    empty.go(place)
+    expect(empty.page.locator("#main h1").first).to_be_visible()
+
+    assert empty.page.evaluate("document.documentElement.scrollWidth") == 320
 
 
 @each_look
@@ -149,7 +161,11 @@ def test_a_key_can_be_forgotten(locked, browser, look, tmp_path):
         opened.go("#/")
         opened.page.get_by_role("textbox", name="Key").fill(KEY)
         opened.page.keyboard.press("Enter")
-        opened.page.get_by_role("button", name="Forget key").click()
+        forget = opened.page.get_by_role("button", name="Forget key")
+        for width in (430, 320, opened.look.width):
+            opened.page.set_viewport_size({"width": width, "height": opened.look.height})
+            expect(forget).to_be_in_viewport(ratio=1)
+        forget.click()
 
         expect(opened.page.get_by_role("dialog", name="API key")).to_be_visible()
         opened.page.keyboard.press("Escape")
