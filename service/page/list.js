@@ -1,4 +1,4 @@
-// A list of any length: only the rows near the viewport are in the document.
+// A list of any length: only the rows near the viewport are in the document, all of them on paper.
 
 import { h } from "./dom.js";
 
@@ -18,6 +18,7 @@ export class RowList {
     this.draw = this.draw.bind(this);
     addEventListener("scroll", () => this.later(), { passive: true, signal });
     addEventListener("resize", () => this.later(), { signal });
+    for (const name of ["beforeprint", "afterprint"]) addEventListener(name, () => ((this.isPrinting = name === "beforeprint"), this.draw()), { signal });
     this.element.addEventListener("keydown", (event) => this.move(event));
   }
 
@@ -44,8 +45,8 @@ export class RowList {
     const height = this.height();
     this.element.style.height = `${this.items.length * height}px`;
     const top = -this.element.getBoundingClientRect().top;
-    const first = Math.max(0, Math.floor(top / height) - BEYOND);
-    const last = Math.min(this.items.length, Math.ceil((top + innerHeight) / height) + BEYOND);
+    const first = this.isPrinting ? 0 : Math.max(0, Math.floor(top / height) - BEYOND);
+    const last = this.isPrinting ? this.items.length : Math.min(this.items.length, Math.ceil((top + innerHeight) / height) + BEYOND);
     const wanted = new Map();
     for (let i = first; i < last; i++) wanted.set(this.key(this.items[i]), i);
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
@@ -66,7 +67,7 @@ export class RowList {
       before = element;
     }
     if (focused && wanted.has(focused) && !this.element.contains(document.activeElement)) this.link(focused)?.focus({ preventScroll: true });
-    if (last >= this.items.length - 2 * BEYOND) this.onEnd();
+    if (!this.isPrinting && last >= this.items.length - 2 * BEYOND) this.onEnd();
   }
 
   made(key, item) {

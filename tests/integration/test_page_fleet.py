@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from playwright.sync_api import expect
@@ -142,6 +143,19 @@ def test_the_pointer_anywhere_on_a_row_finds_its_whole_name_and_the_time_of_its_
     assert re.fullmatch(
         rf"{name}\n90% interval, in cycles\n(RUL changes by .*\n)?predicted .*\d.*", titles[0]
     )
+
+
+@desktop
+def test_on_paper_every_unit_that_was_read_stands_below_the_one_before(opened):
+    page = shown(opened)
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+
+    tops = page.evaluate("[...document.querySelectorAll('.rows .row')].map((row) => row.offsetTop)")
+    assert len(tops) >= 200
+    assert {below - above for above, below in pairwise(tops)} == {48}
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert rows(page).count() < len(tops)
 
 
 @both_sizes
