@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from model.decision import Costs
 from model.simulation import json_columns, simulate
 from service.core.changes import Action, Bounds, Change, Changed
 from service.core.predictor import LoadedModel
@@ -39,8 +40,8 @@ class ModelSummary(msgspec.Struct, frozen=True):
     """A loaded model: which weights, where they run, and what they read and answer.
 
     `columns` maps the name of each column, in order, to its engineering unit. `context`: most cycles read.
-    `cap`: a RUL above it is "at least". `horizons`: of failure probabilities, in cycles. `candidate`: a
-    shadow or canary beside it.
+    `cap`: a RUL above it is "at least". `horizons`: of failure probabilities, in cycles. `costs`: those of
+    RUL_COSTS, by which each of its predictions has a decision. `candidate`: a shadow or canary beside it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
     context: int
     cap: float
     horizons: list[int]
+    costs: Costs | None
     candidate: CandidateBody | None
 
     @classmethod
@@ -63,7 +65,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
         if candidate is not None:
             change, returned = candidate.change, candidate.returned or None
             body = CandidateBody(change.action, candidate.model, change.share, returned)
-        return cls(name.name, name.version, name.sha256, model.provider, *of_manifest, body)
+        return cls(name.name, name.version, name.sha256, model.provider, *of_manifest, model.planner.costs, body)
 
 
 class ModelBody(ModelSummary, frozen=True):

@@ -5,24 +5,23 @@ import { number, percent } from "./format.js";
 
 const PAUSE_MS = 150;
 const RATIOS = [1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100];
-export const USUAL_RATIO = 10;
+const USUAL_RATIO = 10;
 
-/** How many planned stops a failure costs by a decision of the service; undefined where it made none. */
-export function ratioOf(decision) {
-  return decision ? Math.round((100 * decision.costs.failure) / decision.costs.planned) / 100 : undefined;
+/** How many planned stops a failure costs, by the costs of a model; by custom where it has none. */
+export function ratioOf(costs) {
+  return costs ? Math.round((100 * costs.failure) / costs.planned) / 100 : USUAL_RATIO;
 }
 
 /**
- * The cost slider; it keeps its place in `costs.ratio`, which begins at the service's own ratio: `ask()` without costs
- * tells it where it is not known. `ask({ planned, failure })` resolves to `{ decision, curve }`; `onAct(cycle)` hears of
- * the best cycle. Nothing is shown where the service has no decision to give.
+ * The cost slider; it keeps its place in `costs.ratio`. `ask({ planned, failure })` resolves to `{ decision, curve }`;
+ * `onAct(cycle)` hears of the best cycle. Nothing is shown where the service has no decision to give.
  */
 export function actPanel({ ask, onAct, signal, costs }) {
-  let ratios = [];
+  const ratios = [...new Set([...RATIOS, costs.ratio])].sort((a, b) => a - b);
   const words = h("div", { class: "act-words", "aria-live": "polite" });
   const ratio = h("output", { for: "costs" });
   const slider = h("input", {
-    type: "range", id: "costs", min: 0, step: 1,
+    type: "range", id: "costs", min: 0, max: ratios.length - 1, step: 1, value: ratios.indexOf(costs.ratio),
     oninput: () => {
       costs.ratio = chosen();
       say();
@@ -43,14 +42,6 @@ export function actPanel({ ask, onAct, signal, costs }) {
     slider.setAttribute("aria-valuetext", `${chosen()} times a planned stop`);
   }
 
-  function begin(ratio) {
-    ratios = [...new Set([...RATIOS, ratio])].sort((a, b) => a - b);
-    slider.max = ratios.length - 1;
-    slider.value = ratios.indexOf(ratio);
-    say();
-    return load();
-  }
-
   async function load() {
     const mine = (turn += 1);
     words.ariaBusy = "true";
@@ -67,8 +58,8 @@ export function actPanel({ ask, onAct, signal, costs }) {
     if (mine === turn) words.ariaBusy = "false";
   }
 
-  if (costs.ratio) begin(costs.ratio);
-  else ask().then(({ decision }) => begin(ratioOf(decision) ?? USUAL_RATIO), () => begin(USUAL_RATIO));
+  say();
+  load();
   return root;
 }
 

@@ -1,6 +1,6 @@
 // Try a model on a file of your own or on a simulated unit; nothing is stored.
 
-import { actPanel, ratioOf, USUAL_RATIO } from "./act.js";
+import { actPanel, ratioOf } from "./act.js";
 import { figures, reasons } from "./answer.js";
 import { calls } from "./calls.js";
 import { BadFile, decoded, match, parse, units } from "./csv.js";
@@ -37,9 +37,10 @@ class TryView {
 
   /** Use a model; a file that was dropped is matched with it anew. */
   async choose(name) {
-    const { manifest } = await this.context.api.get(`/v1/models/${encodeURIComponent(name)}`, {}, { signal: this.context.signal });
+    const { manifest, costs } = await this.context.api.get(`/v1/models/${encodeURIComponent(name)}`, {}, { signal: this.context.signal });
     this.model = name;
     this.manifest = manifest;
+    this.costs = { ratio: ratioOf(costs) };
     put(this.root, this.head(), this.place, this.result);
     if (this.file) await this.matchFile(match(this.file.header, this.columns));
     else await this.simulate();
@@ -187,7 +188,7 @@ class TryView {
       h("div", { class: "card answer" },
         h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: this.manifest.cap })),
         h("section", { class: "why", "aria-label": "Why" }, reasons(prediction)),
-        this.act(body, prediction)),
+        this.act(body)),
       h("div", { class: "columns" }, h("section", { class: "card charts", "aria-label": "Life" }, charts.root), charts.side),
       calls(body));
     if (hadFocus) document.getElementById("try-cycle").focus();
@@ -212,7 +213,7 @@ class TryView {
       h("label", { for: "try-cycle" }, "Answer at cycle ", said), slider);
   }
 
-  act(body, prediction) {
+  act(body) {
     const { api, signal } = this.context;
     return actPanel({
       ask: async (costs) => {
@@ -221,7 +222,7 @@ class TryView {
       },
       onAct: (cycle) => this.charts.setAct(cycle),
       signal,
-      costs: { ratio: ratioOf(prediction.decision) ?? USUAL_RATIO },
+      costs: this.costs,
     });
   }
 

@@ -1,6 +1,6 @@
 // One unit: how long, how sure, why, when to act; its life; outcome, new name, removal.
 
-import { actPanel, ratioOf, USUAL_RATIO } from "./act.js";
+import { actPanel, ratioOf } from "./act.js";
 import { figures, reasons } from "./answer.js";
 import { follow } from "./api.js";
 import { every, keepAges } from "./clock.js";
@@ -27,7 +27,7 @@ export async function show(root, params, context) {
     history(api, path, { model, cycle: at }, signal),
     api.get(`/v1/models/${encodeURIComponent(model)}`, {}, { signal }),
   ]);
-  const view = new UnitView(root, { model, unit, path, at, known, manifest: loaded.manifest, explained }, context);
+  const view = new UnitView(root, { model, unit, path, at, known, manifest: loaded.manifest, costs: { ratio: ratioOf(loaded.costs) }, explained }, context);
   await view.draw();
   keepAges(root, signal);
   every(signal, REFRESH_SECONDS, () => view.refresh());
@@ -73,7 +73,6 @@ class UnitView {
     Object.assign(this, facts);
     this.root = root;
     this.context = context;
-    this.costs = {};
     for (const name of ["pointerdown", "keydown"]) root.addEventListener(name, () => (this.isUsed = true), { signal: context.signal });
     const closeMenus = (target) => {
       for (const menu of root.querySelectorAll("details.menu[open]")) menu.open = menu.contains(target);
@@ -176,8 +175,6 @@ class UnitView {
 
   act() {
     const { api, signal } = this.context;
-    const { prediction } = this.explained;
-    if (prediction) this.costs.ratio ??= ratioOf(prediction.decision) ?? USUAL_RATIO;
     return actPanel({
       ask: (costs) => api.get(`${this.path}/decision`, { model: this.model, ...costs }, { signal }),
       onAct: (cycle) => this.charts.setAct(cycle),
