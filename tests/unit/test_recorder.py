@@ -40,7 +40,6 @@ class FakeStore:
     def __init__(self):
         self.kept = {}
         self.failures = 0
-        self.written = 0
         self.refused = set()
         self.connections = 0
         self.closed = 0
@@ -250,7 +249,7 @@ def test_a_store_whose_file_is_replaced_is_opened_anew_without_a_row_to_write(re
     assert fake.noticed.wait(PATIENCE)
     recorder.close(PATIENCE)
 
-    assert (fake.connections, fake.written) == (2, 0)
+    assert (fake.connections, fake.sizes) == (2, [])
 
 
 def test_callers_read_why_a_store_cannot_be_opened(observer):
