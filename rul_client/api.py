@@ -19,7 +19,7 @@ import msgspec
 from pydantic import ValidationError
 
 from export.bundle import Manifest
-from rul_client.address import LOCAL, Tls, any_address, in_path
+from rul_client.address import LOCAL, Tls, Unit, any_address, in_path
 from rul_client.answers import (
     Appended,
     Explain,
@@ -34,7 +34,7 @@ from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import Rpc
 from rul_client.http import TIMEOUT_SECONDS, http_client, request
 from rul_client.query import Costs, check_options
-from rul_client.readings import Frame, Readings, Window, numbered, windows_of, windows_per_request
+from rul_client.readings import Frame, Readings, Window, numbered, plain, windows_of, windows_per_request
 from rul_client.unit_windows import last_windows
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody, UnitDecision
 
@@ -133,7 +133,7 @@ class AsyncClient:
         windows: Readings,
         *,
         model: str | None = None,
-        unit: str | None = None,
+        unit: Unit | None = None,
         last_cycle: float | None = None,
         explain: Explain = "attention",
         partial: bool = False,
@@ -175,7 +175,7 @@ class AsyncClient:
 
     async def append(
         self,
-        unit: str,
+        unit: Unit,
         columns: Mapping[str, Any] | Frame,
         *,
         cycle: int | Sequence[int] | None = None,
@@ -194,7 +194,7 @@ class AsyncClient:
         options = {"model": model, "explain": explain, "store": store, "costs": costs}
         again = cycles is not None
         if rpc := self._rpc:
-            call = partial(rpc.append, unit, cycles, window, options)
+            call = partial(rpc.append, str(unit), cycles, window, options)
             return await self._typed(call, Appended, repeatable=again)
         body, path = {"cycles": cycles, "columns": window.by_column()}, f"/v1/units/{in_path(unit)}/cycles"
         return await self.request("POST", path, Appended, body | options, repeatable=again)
@@ -213,7 +213,7 @@ class AsyncClient:
         return await self.request("GET", "/v1/units", FleetBody, params=params)
 
     async def unit(
-        self, unit: str, *, model: str | None = None, limit: int = 100, before: int | None = None
+        self, unit: Unit, *, model: str | None = None, limit: int = 100, before: int | None = None
     ) -> UnitBody:
         """Return a unit's predictions, readings and outcome, newest first."""
         params = {"model": model, "limit": limit, "before": before}
@@ -221,7 +221,7 @@ class AsyncClient:
 
     async def outcome(
         self,
-        unit: str,
+        unit: Unit,
         kind: Literal["failed", "removed"],
         cycle: int,
         *,
@@ -233,14 +233,14 @@ class AsyncClient:
         body = {"kind": kind, "cycle": cycle, "model": model, "time": time, "replace": replace}
         return await self.request("POST", f"/v1/units/{in_path(unit)}/outcomes", OutcomeReply, body)
 
-    async def explain(self, unit: str, *, model: str | None = None, cycle: int | None = None) -> Prediction:
+    async def explain(self, unit: Unit, *, model: str | None = None, cycle: int | None = None) -> Prediction:
         """Predict a unit from its stored readings up to a cycle, with all grounds."""
         params = {"model": model, "cycle": cycle}
         found = await self.request("GET", f"/v1/units/{in_path(unit)}/explanation", _Explained, params=params)
         return found.prediction
 
     async def decision(
-        self, unit: str, *, planned: float, failure: float, model: str | None = None
+        self, unit: Unit, *, planned: float, failure: float, model: str | None = None
     ) -> UnitDecision:
         """Say when to stop a unit, given the costs of a planned stop and of a failure."""
         params = {"model": model, "planned": planned, "failure": failure}
@@ -257,7 +257,7 @@ class AsyncClient:
         repeatable: bool = True,
     ) -> Result:
         """Ask by HTTP; entries of None are left out."""
-        sent = None if body is None else msgspec.json.encode(_given(body))  # NaN as null
+        sent = None if body is None else msgspec.json.encode(_given(body), enc_hook=plain)  # NaN as null
         texts = {name: str(value) for name, value in _given(params or {}).items()}
         call = partial(request, self._http, method, path, sent, texts)
         content = await self._retried(call, repeatable=repeatable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
@@ -54,7 +55,11 @@ Readings = str | Path | Frame | FloatArray | Window | Mapping[str, Any] | Sequen
 """A file, DataFrame, array [T, F] or [W, T, F] in schema order, values by column, window, or several."""
 
 
-def windows_of(given: Any, unit: str | None = None, last_cycle: float | None = None) -> list[Window]:  # noqa: ANN401
+def windows_of(
+    given: Any,  # noqa: ANN401
+    unit: str | int | None = None,
+    last_cycle: float | None = None,
+) -> list[Window]:
     """Make windows of arrays, columns or windows; `unit` and `last_cycle` are of one that names none.
 
     Raises:
@@ -62,22 +67,21 @@ def windows_of(given: Any, unit: str | None = None, last_cycle: float | None = N
     """
     if isinstance(given, Window):
         return [given]
+    name = None if unit is None else str(unit)  # many sources number their units
     if isinstance(given, Mapping):
         if WINDOW_KEYS.issuperset(given):
             values = given["columns"] if "columns" in given else _array(given.get("readings"))
-            named = given.get("unit", unit)
-            name = str(named) if isinstance(named, int) else named  # many sources number their units
-            return windows_of(values, name, given.get("last_cycle", last_cycle))
+            return windows_of(values, given.get("unit", name), given.get("last_cycle", last_cycle))
         columns = _array([*given.values()], np.float64)
         if columns.ndim != 2:
             raise InvalidData(f"columns: expected T values in each, got {columns.ndim - 1} dimensions")
-        return [Window(unit, last_cycle, columns.T, tuple(given))]
+        return [Window(name, last_cycle, columns.T, tuple(given))]
     if isinstance(given, Sequence) and all(isinstance(each, Mapping | Window | np.ndarray) for each in given):
         return [window for each in given for window in windows_of(each)]
     readings = _array(given)
     if readings.ndim not in {2, 3}:
         raise InvalidData(f"readings: expected an array [T, F] or [W, T, F], got {readings.ndim} dimensions")
-    return [Window(unit, last_cycle, readings)] if readings.ndim == 2 else windows_of([*readings])
+    return [Window(name, last_cycle, readings)] if readings.ndim == 2 else windows_of([*readings])
 
 
 def numbered(
@@ -104,6 +108,19 @@ def _array(given: object, kind: type[np.float32 | np.float64] = np.float32) -> A
         return np.asarray(given, dtype=kind)
     except (TypeError, ValueError) as error:
         raise InvalidData(f"readings: expected numbers, as many in each row, got {error}") from error
+
+
+def plain(value: object) -> object:
+    """Return a number or time of numpy or pandas as JSON has it.
+
+    Raises:
+        InvalidData: it is neither.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise InvalidData(f"expected numbers, text and times, got {type(value).__name__}")
 
 
 def windows_per_request(readings: int) -> int:

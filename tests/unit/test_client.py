@@ -641,10 +641,39 @@ def test_a_key_that_no_header_can_hold_is_refused_without_quoting_it(tmp_path, k
             refused()
 
 
-def test_a_unit_with_a_number_for_a_name_is_named_by_its_digits():
-    (window,) = windows_of({"unit": 17, "last_cycle": 2, "columns": {"sensor_1": [1.0, 2.0]}})
+@pytest.mark.parametrize("unit", [17, np.int64(17)])
+@pytest.mark.parametrize("given", [{"columns": COLUMNS}, COLUMNS, ROWS])
+def test_a_unit_with_a_number_for_a_name_is_named_by_its_digits(unit, given):
+    assert windows_of(given, unit)[0].unit == "17"  # gRPC takes text alone
+    assert windows_of({"unit": unit, "columns": COLUMNS})[0].unit == "17"
 
-    assert window.unit == "17"  # gRPC takes text alone
+
+async def test_numbers_and_times_are_sent_as_pandas_has_them():
+    server = Server(good(), *[httpx.Response(404)] * 2)
+    ended = pd.Timestamp("2026-03-01T12:00:00Z")
+
+    await server.ask(ROWS, unit=np.int64(7), last_cycle=np.int64(9))
+    async with server.client() as client:
+        for report in (
+            client.outcome(np.int64(7), "failed", np.int64(9), time=ended),
+            client.append(np.int64(7), {"a": np.float64(1.5)}, cycle=np.int64(9)),
+        ):
+            with pytest.raises(RemoteFailed, match="404"):
+                await report
+
+    asked, outcome, append = (msgspec.json.decode(request.content) for request in server.requests)
+    assert asked["windows"] == [{"unit": "7", "last_cycle": 9, "readings": ROWS}]
+    assert outcome == {"kind": "failed", "cycle": 9, "time": "2026-03-01T12:00:00+00:00", "replace": False}
+    assert append == {"cycles": [9], "columns": {"a": [1.5]}, "explain": "none", "store": True}
+    assert [request.url.path for request in server.requests[1:]] == [
+        "/v1/units/7/outcomes",
+        "/v1/units/7/cycles",
+    ]
+
+
+async def test_what_json_cannot_hold_is_refused_before_anything_is_sent():
+    with pytest.raises(InvalidData, match="got object"):
+        await Server().ask(ROWS, last_cycle=object())
 
 
 @pytest.mark.parametrize(("name", "path"), [(".", "%2E"), ("..", "%2E%2E"), ("a.b", "a.b"), ("a/b", "a%2Fb")])
