@@ -183,6 +183,21 @@ def test_the_report_compares_each_unit_with_the_outcome_of_its_own_tenant(store)
     assert (version["failed"], version["predictions"], version["rmse"]) == (2, 2, 0.0)
 
 
+def test_the_report_of_a_time_has_the_outcomes_that_happened_since_or_without_a_time_were_recorded(store):
+    ends = {
+        "old": (100.0, 900.0),
+        "new": (500.0, 900.0),
+        "untimed": (None, 500.0),
+        "old untimed": (None, 99.0),
+    }
+    store.write([row(unit) for unit in ends])
+    for unit, (happened, recorded) in ends.items():
+        outcome = failure(unit=unit, happened_at=happened, recorded_at=recorded)
+        store.take_outcome(outcome, replace=False)
+
+    assert [report(store, since=since)[0]["failed"] for since in (None, 500.0, 501.0)] == [4, 2, 0]
+
+
 def test_a_newer_prediction_brings_its_own_explanation(store):
     store.write([row(at=1000.0, why="old")])
     store.write([row(at=1001.0, why="new")])

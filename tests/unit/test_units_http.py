@@ -1,6 +1,8 @@
 """/v1/units over a real SQLite file: fleet, histories, outcomes, refusals."""
 
+import asyncio
 import sqlite3
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,8 +11,9 @@ from sqlalchemy import update
 
 from service import logs
 from service.edge.keys import add_key
-from service.errors import UnknownUnit
+from service.errors import DeadlineExceeded, Overloaded, UnknownUnit
 from service.http.units import _place, _token
+from service.store import async_store
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.recorder import Recorder
@@ -226,11 +229,35 @@ def started(store, **options):
     """The asynchronous side of this store."""
     observer = FakeKeepingObserver()
     recorder = Recorder(lambda: store, most_rows=1, observer=observer, log=logs.logger(), flush_seconds=0)
-    made = AsyncStore(
-        recorder, [], retention_days=1, timeout_seconds=20, observer=observer, **{"lag_seconds": 0, **options}
-    )
+    limits = {"lag_seconds": 0, "timeout_seconds": 20, **options}
+    made = AsyncStore(recorder, [], retention_days=1, observer=observer, **limits)
     made.start()
     return made
+
+
+async def test_a_question_that_the_database_answers_too_late_has_passed_its_deadline():
+    asking, answers = started(LateStore(), timeout_seconds=0.01), threading.Event()
+
+    with pytest.raises(DeadlineExceeded, match=r"within 0\.01 s"):
+        await asking.ask(lambda _: answers.wait(20))
+
+    answers.set()
+    await asking.close(20)
+
+
+async def test_while_too_many_questions_wait_for_the_database_a_further_one_is_refused(monkeypatch):
+    monkeypatch.setattr(async_store, "MOST_QUESTIONS", 1)
+    asking, answers = started(LateStore()), threading.Event()
+    slow = asyncio.ensure_future(asking.ask(lambda _: answers.wait(20)))
+    await asyncio.sleep(0)
+
+    with pytest.raises(Overloaded, match="1 queries wait"):
+        await asking.ask(lambda _: None)
+
+    answers.set()
+    assert await slow
+    assert await asking.ask(lambda _: "answered") == "answered"
+    await asking.close(20)
 
 
 @pytest.mark.parametrize("ask", ["history", "outcome"])

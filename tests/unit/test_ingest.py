@@ -1,0 +1,89 @@
+"""Group commit of readings: who shares a transaction, and who hears of its failure."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from service.errors import Overloaded, StoreUnavailable
+from service.store import ingest
+from service.store.ingest import Ingest
+from service.store.rows import Append, Appended, Given, Stretch, UnitKey
+
+
+class FakeReadings:
+    """Keeps the units of each transaction; refuses one with the unit `bad`, as a database does."""
+
+    def __init__(self):
+        self.transactions = []
+
+    def append(self, requests, *, at):
+        units = [request.key.unit for request in requests]
+        if "bad" in units:
+            raise ValueError("a value that the database rejects")
+        self.transactions.append(units)
+        return [Appended(1, 0, Stretch([1], request.given.values)) for request in requests]
+
+
+def request(unit):
+    given = Given([1], np.zeros((1, 1), np.float32), lambda i, name: "")
+    return Append(UnitKey("", "fake", unit), ("sensor_1",), 4, given)
+
+
+async def answers(made, *units):
+    return await asyncio.gather(*(made.append(request(unit)) for unit in units), return_exceptions=True)
+
+
+async def test_a_request_that_the_database_rejects_costs_no_other_and_only_stored_readings_count():
+    readings, committed = FakeReadings(), []
+
+    found = await answers(Ingest(lambda: readings, committed.append), "a", "bad", "b")
+
+    assert [type(answer) for answer in found] == [Appended, ValueError, Appended]
+    assert readings.transactions == [["a"], ["b"]]
+    assert committed == [2]
+
+
+async def test_requests_that_wait_share_transactions_of_a_bounded_size(monkeypatch):
+    monkeypatch.setattr(ingest, "GROUP_READINGS", 2)
+    readings = FakeReadings()
+
+    await answers(Ingest(lambda: readings, lambda stored: None), *"abcde")
+
+    assert readings.transactions == [["a", "b"], ["c", "d"], ["e"]]
+
+
+async def test_while_too_many_requests_wait_a_further_one_is_refused(monkeypatch):
+    monkeypatch.setattr(ingest, "MOST_WAITING", 2)
+
+    found = await answers(Ingest(FakeReadings, lambda stored: None), *"abc")
+
+    assert [type(answer) for answer in found] == [Appended, Appended, Overloaded]
+
+
+async def test_all_who_wait_hear_that_the_store_is_away_and_later_ones_are_stored():
+    opened = [StoreUnavailable("away"), FakeReadings()]
+
+    def open_():
+        if isinstance(first := opened.pop(0), Exception):
+            raise first
+        return first
+
+    made = Ingest(open_, lambda stored: None)
+
+    assert [type(answer) for answer in await answers(made, "a", "b")] == [StoreUnavailable] * 2
+    assert [type(answer) for answer in await answers(made, "a")] == [Appended]
+
+
+async def test_readings_of_a_caller_who_left_the_line_are_not_stored():
+    readings = FakeReadings()
+    made = Ingest(lambda: readings, lambda stored: None)
+    left, stays = (asyncio.ensure_future(made.append(request(unit))) for unit in "ab")
+    await asyncio.sleep(0)
+
+    left.cancel()
+    await stays
+
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    assert readings.transactions == [["b"]]
