@@ -480,7 +480,8 @@ def test_closing_without_time_fails_every_waiting_request():
 
 
 def test_probes_are_run_and_not_counted_as_predictions(busy):
-    windows, registry = make_windows(5.0), CollectorRegistry()
+    windows = msgspec.structs.replace(make_windows(5.0, 6.0), imputed_fraction=[0.0, 0.25])
+    registry = CollectorRegistry()
     varied = without_each(windows.readings[0], [0, 1])
     tasks = [busy.ask(windows), busy.ask(probes(windows, 0, [varied]))]
     busy.settle()
@@ -488,10 +489,11 @@ def test_probes_are_run_and_not_counted_as_predictions(busy):
 
     Metrics(registry, [busy.runtime]).models["fake"].ran(busy.observer.reports[-1])
 
-    assert [len(ruls(task.result())) for task in tasks] == [1, 2]
-    assert registry.get_sample_value("rul_batch_windows_sum") == 3
-    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 1
-    assert registry.get_sample_value("rul_imputed_fraction_count") == 1
+    assert [len(ruls(task.result())) for task in tasks] == [2, 2]
+    assert registry.get_sample_value("rul_batch_windows_sum") == 4
+    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 2
+    assert registry.get_sample_value("rul_imputed_fraction_count") == 2
+    assert registry.get_sample_value("rul_imputed_fraction_sum") == 0.25
 
 
 def test_a_batch_is_counted_with_the_times_of_its_requests(busy):

@@ -173,8 +173,8 @@ def test_units_of_one_name_of_two_tenants_are_two_units(store):
     assert store.take_outcome(failure(tenant="c"), replace=False) is None
 
 
-def test_the_report_compares_each_unit_with_the_outcome_of_its_own_tenant(store):
-    store.write([row(rul=50.0, tenant="a"), row(rul=20.0, tenant="b")])
+def test_the_report_compares_predictions_before_the_outcome_of_each_unit_of_its_tenant_with_it(store):
+    store.write([row(rul=50.0, tenant="a"), row(rul=20.0, tenant="b"), row(cycle=61, tenant="a")])
     store.take_outcome(failure(60, tenant="a"), replace=False)
     store.take_outcome(failure(30, tenant="b"), replace=False)
 
@@ -196,6 +196,18 @@ def test_the_report_of_a_time_has_the_outcomes_that_happened_since_or_without_a_
         store.take_outcome(outcome, replace=False)
 
     assert [report(store, since=since)[0]["failed"] for since in (None, 500.0, 501.0)] == [4, 2, 0]
+
+
+def test_a_unit_is_renamed_and_deleted_for_one_model_alone(url):
+    store = Store.open(url, [FD001, replace(FD001, model="fd002")])
+    store.write([row(model="fd001"), row(model="fd002")])
+
+    assert store.rename(UnitKey("", "fd001", "1"), "2")
+    assert [sorted(names(kept(store, table))) for table in (UNITS, PREDICTIONS)] == [["1", "2"]] * 2
+    assert store.delete(UnitKey("", "fd002", "1")).predictions == 1
+
+    assert [names(kept(store, table)) for table in (UNITS, PREDICTIONS)] == [["2"]] * 2
+    store.close()
 
 
 def test_a_newer_prediction_brings_its_own_explanation(store):

@@ -46,7 +46,7 @@ def pointers(response):
 
 
 async def test_an_outcome_shows_the_errors_of_the_predictions(service):
-    await predicted(service, ("17", 100, 52.0), ("17", 120, 20.0), ("17", 160, 5.0))
+    await predicted(service, ("17", 100, 42.0), ("17", 150, 3.0), ("17", 160, 5.0))
 
     response = await report(service, "17", kind="failed", cycle=150, time="2026-03-01T12:00:00Z")
 
@@ -58,15 +58,15 @@ async def test_an_outcome_shows_the_errors_of_the_predictions(service):
     }  # fmt: skip
     (score,) = body["scores"]
     assert (score["version"], score["predictions"], score["covered"], score["coverage"]) == ("1", 2, 1, 0.5)
-    assert score["bias"] == pytest.approx(-4.0)
-    assert score["rmse"] == pytest.approx(52**0.5)
+    assert score["bias"] == pytest.approx(-2.5)
+    assert score["rmse"] == pytest.approx(36.5**0.5)
     newest, middle, oldest = body["predictions"]
-    assert (oldest["truth"], oldest["error"], oldest["covered"]) == (50.0, 2.0, True)
-    assert (middle["truth"], middle["error"], middle["covered"]) == (30.0, -10.0, False)
+    assert (oldest["truth"], oldest["error"], oldest["covered"]) == (50.0, -8.0, False)
+    assert (middle["truth"], middle["error"], middle["covered"]) == (0.0, 3.0, True)
     assert "error" not in newest
     assert service.value("rul_outcomes_total", kind="failed") == 1
-    assert service.value("rul_outcome_error_cycles_total", model="fake", side="early") == 10
-    assert service.value("rul_outcome_error_cycles_total", model="fake", side="late") == 2
+    assert service.value("rul_outcome_error_cycles_total", model="fake", side="early") == 8
+    assert service.value("rul_outcome_error_cycles_total", model="fake", side="late") == 3
 
 
 @pytest.mark.parametrize(("explains", "is_kept"), [(True, True), (True, False), (False, True)])

@@ -67,7 +67,7 @@ def test_rows_and_columns_of_the_same_readings_make_the_same_window(readings):
     assert a.imputed_fraction == b.imputed_fraction == [2 / 6]
 
 
-@pytest.mark.parametrize(("last_cycle", "first_cycle"), [(20, 13), (None, 5), (math.nan, 5)])
+@pytest.mark.parametrize(("last_cycle", "first_cycle"), [(20, 13), (11, 4), (None, 5), (math.nan, 5)])
 def test_the_last_cycles_are_read_and_numbered_from_the_first_one_sent_where_the_last_is_unknown(
     last_cycle, first_cycle
 ):
