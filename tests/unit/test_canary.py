@@ -41,13 +41,13 @@ async def candidate(service):
     return (await service.client.get("/v1/models/fd001")).json()["candidate"]
 
 
-def make_canary(*, share=0.05, board=None, **bounds):
+def make_canary(*, share=0.05, board=None, count_compared=lambda *_: None, **bounds):
     """A canary with a list of the reasons for which it was given back."""
     model, reasons = LoadedModel.of(FakeRuntime(), None, max_window_cycles=100), []
     canary = Canary(
         model, None,
         share=share, bounds=Bounds(**bounds), sums=(board or Board()).slots("canary", SUMS),
-        count_asked=lambda: None, count_failed=lambda: None, count_compared=lambda *_: None,
+        count_asked=lambda: None, count_failed=lambda: None, count_compared=count_compared,
         give_back=reasons.append,
     )  # fmt: skip
     return canary, reasons
@@ -109,6 +109,15 @@ def test_a_canary_is_given_back_beyond_a_bound_and_says_which(bounds, failures, 
 
     assert [reason in said for said in reasons] == [True] * bool(reason)
     assert canary.takes("any") is not bool(reason)
+
+
+def test_the_answers_of_a_canary_are_counted_as_the_candidates_and_the_others_as_the_served_ones():
+    seen = []
+    canary, _ = make_canary(count_compared=lambda candidate, served: seen.append((candidate, served)))
+
+    canary.compared(served := rows(50), answered := rows(61))
+
+    assert seen == [(answered, served)]
 
 
 def test_workers_judge_by_what_all_of_them_have_seen(tmp_path):

@@ -86,7 +86,13 @@ async def test_a_failure_that_hardly_costs_more_is_awaited(service):
 
 
 @pytest.mark.parametrize(
-    ("window", "novelty"), [({"last_cycle": None}, 0.5), ({"cycles": 1}, 0.5), ({}, 2 * NOVELTY_LIMIT)]
+    ("window", "novelty"),
+    [
+        ({"last_cycle": None}, 0.5),
+        ({"last_cycle": 0, "cycles": 1}, 0.5),  # no cycle has passed to which a cost could be spread
+        ({"cycles": 1}, 0.5),
+        ({}, 2 * NOVELTY_LIMIT),
+    ],
 )
 async def test_an_answer_without_age_or_history_or_to_strange_data_is_no_ground_for_a_decision(
     window, novelty

@@ -168,13 +168,16 @@ async def test_a_sensor_speaks_above_the_cap_too():
         (500.0, 1, 9.0, RulState.INSUFFICIENT_HISTORY),
         (50.0, 4, 1.9, RulState.ESTIMATED),
         (50.0, 4, 2.1, RulState.OUT_OF_DISTRIBUTION),
+        (123.0, 4, 2.1, RulState.OUT_OF_DISTRIBUTION),
         (500.0, 4, 2.1, RulState.OUT_OF_DISTRIBUTION),
     ],
 )
 async def test_the_state_says_how_the_number_may_be_read(rul, cycles, novelty, state):
     reply = await ask(window_input(rul, cycles=cycles), predictor=make_predictor(novelty=novelty))
 
-    assert reply.predictions[0].rul_state is state
+    (prediction,) = reply.predictions
+    assert prediction.rul_state is state
+    assert prediction.rul == (125.0 if state is RulState.AT_LEAST_CAP else min(rul, 125.0))
 
 
 @pytest.mark.parametrize("cycles", [1, 4])
