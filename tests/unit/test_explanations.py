@@ -5,8 +5,8 @@ import pytest
 from msgspec import UNSET
 
 from export.regime_readings import HealthyRange, average_life, healthy_z
-from service.core.departures import Estimate, account, departures
-from service.core.probes import blocks_of
+from service.core.departures import Departure, Estimate, account, departures
+from service.core.probes import blocks_of, staying_healthy
 from service.core.queries import Explain
 from service.core.window import WindowInput
 from tests.fakes import make_manifest
@@ -106,6 +106,21 @@ def departed(*values):
 )
 def test_a_sensor_departs_where_most_readings_up_to_the_last_are_outside_on_one_side(values, found):
     assert [tuple(each) for each in departed(*values)] == found
+
+
+def test_sensors_return_to_the_middle_since_their_departure_alone_and_then_together():
+    gone, past = np.nan, -1.0  # a missing reading stays missing, and what is past the window's end stays
+    readings = np.array([[1.0, 20.0, 20.0], [2.0, 80.0, 20.0], [3.0, gone, 90.0], [past] * 3], np.float32)
+    since = [Departure(1, "above", 1, is_steady=True), Departure(2, "above", 2, is_steady=True)]
+
+    varied = staying_healthy(readings, np.full((3, 3), 50.0, np.float32), since)
+
+    np.testing.assert_array_equal(
+        varied[:, :, 1], [[20, 50, gone, past], [20, 80, gone, past], [20, 50, gone, past]]
+    )
+    np.testing.assert_array_equal(
+        varied[:, :, 2], [[20, 20, 90, past], [20, 20, 50, past], [20, 20, 50, past]]
+    )
 
 
 def said(contribution, answer, *without):
