@@ -6,7 +6,15 @@ import selectors
 import numpy as np
 import pytest
 
-from service.edge.admission import RECEIVING_SECONDS, RETRY_SECONDS, WAIT_SHARE, Admission, Coming, Lane
+from service.edge.admission import (
+    RECEIVING_SECONDS,
+    RETRY_SECONDS,
+    ROOMS_WAITING,
+    WAIT_SHARE,
+    Admission,
+    Coming,
+    Lane,
+)
 from service.errors import Overloaded
 from tests.in_process import json_window, message_window, until
 
@@ -139,6 +147,13 @@ async def test_a_request_that_would_wait_too_long_is_refused_at_once(lane, clock
         await lane.wait(100, limit)
 
     assert [task.done() for task in waiting] == [False] * before
+
+
+def test_before_its_speed_is_known_a_line_is_sixteen_rooms_long(lane):
+    lane.check(ROOMS_WAITING * lane.room, LIMIT)
+
+    with pytest.raises(Overloaded):
+        lane.check(ROOMS_WAITING * lane.room + 1, LIMIT)
 
 
 async def test_a_request_that_has_waited_too_long_never_works(lane, clock):

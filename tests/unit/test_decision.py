@@ -113,6 +113,14 @@ def test_a_unit_that_runs_has_not_failed_yet():
     assert 0.2 < 1 - survival_at(life, 3) < 0.5
 
 
+def test_a_lower_bound_that_is_cut_at_0_is_no_probability():
+    cut, named = (life_of(Forecast(15.0, lower, 40.0, {10: 0.3})) for lower in (0.0, 1e-9))
+
+    assert (
+        survival_at(cut, 5) < survival_at(named, 5) - 1e-3
+    )  # falls as in the tail of the stated probability
+
+
 @pytest.mark.parametrize("rul", [0.0, 0.3])
 def test_an_answer_of_about_0_is_stopped_now(rul):
     failing = Forecast(rul, 0.0, 7.0, {10: 0.97, 30: 1.0, 60: 1.0})

@@ -1,10 +1,12 @@
 """When to act, by every protocol and from the store."""
 
+import msgspec
 import pytest
 
 from model.decision import Costs, costs_of
 from model.domain import NOVELTY_LIMIT
 from service.http.decisions import MOST_SHOWN
+from service.http.predict import decode
 from service.proto import rul_v1_pb2 as pb
 from service.settings import Settings
 from tests.fakes import FakeRuntime, make_manifest
@@ -138,16 +140,18 @@ async def test_by_grpc_costs_that_cannot_be_are_refused_with_their_place(service
     assert answer.violations() == {"/costs": "failure: expected a number above 0, got 0"}
 
 
-@pytest.mark.parametrize("windows", [1, 60])
-async def test_a_large_body_is_decided_as_a_small_one(windows):
-    async with in_process(max_body_bytes=10**7) as service:
-        given = [json_window(40.0, cycles=1000, last_cycle=1000)] * windows
-        response = await service.predict_http(windows=given, costs=COSTS)
+async def test_a_large_body_is_answered_as_a_small_one():
+    window = json_window(40.0, cycles=1000, last_cycle=1000)
+    options = {"costs": COSTS, "explain": "none"}
+    assert decode(msgspec.json.encode({"windows": [window] * 90, **options})) is None  # read in slices
 
-    assert response.status_code == 200, response.text
-    decisions = [prediction["decision"] for prediction in response.json()["predictions"]]
-    assert len(decisions) == windows
-    assert all(decision["costs"] == COSTS for decision in decisions)
+    async with in_process(max_body_bytes=10**7, max_pending_windows=90) as service:
+        small, large = [
+            (await service.predict_http(windows=[window] * count, **options)).json() for count in (1, 90)
+        ]
+
+    assert small["predictions"][0]["decision"]["costs"] == COSTS
+    assert large["predictions"] == small["predictions"] * 90
 
 
 @pytest.mark.parametrize("rul", [119.0, 40.0])  # 40: with failure probabilities that say something

@@ -21,6 +21,7 @@ from service.drift.counts import (
     BLOCKS,
     NAMELESS_UNITS,
     STUCK_CYCLES,
+    UNIT_SLOTS,
     WINDOWS,
     DriftCounts,
     block_size,
@@ -198,6 +199,9 @@ def test_repeats_say_how_many_windows_a_unit_has():
 
     assert repeats_of(totals((answers, names))) == pytest.approx(20, rel=0.2)
     assert repeats_of(totals((answers, [str(i) for i in range(200)]))) == pytest.approx(1, abs=0.3)
+    # Ten of them meet in each slot.
+    meeting = {"windows": 10.0 * UNIT_SLOTS, "units": np.full(UNIT_SLOTS, 10.0)}
+    assert repeats_of(meeting) == 1.0
 
 
 @pytest.mark.parametrize(("name", "fleet"), [("{}", 250), ("engine-{}", 100), ("P-{:03}", 250)])
@@ -376,11 +380,12 @@ def flown():
     return fly("fd001")
 
 
-def replay(flown, change):
+def replay(flown, change=lambda readings: readings, *, of_rul=1.0, of_age=1.0):
     manifest, windows, answers = flown
+    answers = answers | {"rul": of_rul * answers["rul"]}
     reference = drift_reference(manifest)
     ring = np.zeros(BLOCKS * block_size(reference))
-    asked = Asked(change(windows.readings.copy()), windows.lengths, windows.last_cycle)
+    asked = Asked(change(windows.readings.copy()), windows.lengths, of_age * windows.last_cycle)
     rules = WindowRules.of(manifest, max_window_cycles=1000)
     replayed = Answers(asked, Outputs(**answers), manifest, rules)
     DriftCounts(ring, reference).count(replayed.bare(), windows.unit.tolist())
@@ -389,7 +394,7 @@ def replay(flown, change):
 
 @pytest.mark.parametrize("bundle", ["fd001", "fd002", "fd003", "fd004"])
 def test_a_simulated_fleet_of_a_shipped_bundle_does_not_drift(bundle):
-    drift = replay(fly(bundle), lambda readings: readings)
+    drift = replay(fly(bundle))
 
     assert drift.windows > 1000
     assert drift.drifting == []
@@ -406,6 +411,12 @@ def test_a_bias_of_two_standard_deviations_in_a_shipped_bundle_does_drift(flown,
         return readings
 
     assert column in replay(flown, biased).drifting
+
+
+@pytest.mark.parametrize("off", [{"of_rul": 0.2}, {"of_age": 0.2}])
+def test_columns_that_ages_or_answers_explain_do_not_drift_where_the_other_is_off(flown, off):
+    assert replay(flown, **off).drifting == []
+    assert replay(flown, of_rul=0.2, of_age=0.2).drifting
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60))

@@ -76,7 +76,14 @@ def test_a_warning_compares_a_window_with_the_band_of_its_length(manifest):
     assert codes == {4: [], 8: ["attention_uniform"]}
 
 
-def test_windows_are_counted_as_outside_the_band_of_their_length(manifest):
+@pytest.mark.parametrize(("highest", "counts"), [(1.0, (0, 1)), (1.2, (1, 0))])
+def test_windows_are_counted_as_outside_the_band_of_their_length(manifest, highest, counts):
+    if highest > 1:  # the attention of the short window, although even, is below its band
+        bands = [
+            SHORT.model_copy(update={"low": 1.1, "high": highest}),
+            LONG.model_copy(update={"high": 1.0}),
+        ]
+        manifest = manifest.model_copy(update={"entropy": [BANDED.model_copy(update={"bands": bands})]})
     registry, runtime = CollectorRegistry(), FakeRuntime(manifest)
 
     Metrics(registry, [runtime]).models["fake"].ran(batch_of((30.0, 4), (30.0, 8), manifest=manifest))
@@ -85,7 +92,7 @@ def test_windows_are_counted_as_outside_the_band_of_their_length(manifest):
         labels = {"model": "fake", "side": side}
         return registry.get_sample_value("rul_attention_out_of_band_total", labels)
 
-    assert (outside("low"), outside("high")) == (0, 1)
+    assert (outside("low"), outside("high")) == counts
 
 
 def test_drift_counts_each_window_against_the_band_of_its_length(manifest):

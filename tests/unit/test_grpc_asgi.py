@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.edge.intake import Intake
+from service.grpc.call import Call
 from service.grpc.over_asgi import PREFIX, GrpcOverAsgi
 from tests.in_process import (
     PREDICT,
@@ -254,6 +255,15 @@ async def test_every_watcher_hears_of_each_change_also_when_another_has_left(ser
         reply(status=status).SerializeToString() for status in (reply.SERVING, reply.NOT_SERVING)
     )
     assert told == [[serving], [serving, then], [serving, then]]
+
+
+@pytest.mark.parametrize("text", ["60S", "1M", "60000m", "60000000u", "99999999n", "1H"])
+def test_a_timeout_is_read_in_its_unit(text):
+    call = Call({"headers": [(b"grpc-timeout", text.encode())]}, None, None)
+
+    call.check({})
+
+    assert math.ceil(call.time_remaining()) == {"99999999n": 1, "1H": 3600}.get(text, 60)
 
 
 @pytest.mark.parametrize("seconds", ["²S", "1", "S", "-1S", "123456789S", "1 S", "9" * 5000 + "S"])

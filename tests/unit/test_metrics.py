@@ -84,6 +84,17 @@ def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
     assert value("rul_attention_out_of_band_total", model="fake", side="low") == 0
 
 
+def test_windows_of_a_candidate_are_beyond_the_served_interval_on_either_side(metrics, registry):
+    served = np.array([[50.0, 45.0, 55.0, 0.5]] * 4)
+    candidate = served + np.array([[-5.5], [-5.0], [5.0], [5.5]])
+
+    metrics.models["fake"].compared(candidate, served)
+
+    assert registry.get_sample_value("rul_shadow_beyond_interval_total", {"model": "fake"}) == 2
+    difference = registry.get_sample_value("rul_shadow_absolute_difference_cycles_sum", {"model": "fake"})
+    assert difference == 21
+
+
 def test_every_provider_of_a_model_is_named_in_its_order(registry):
     runtime = FakeRuntime(provider="First")
     runtime.placement = Placement(("First", "Second", "Last"))

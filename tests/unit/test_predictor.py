@@ -48,7 +48,7 @@ class FakeRecorder:
         self.offers = []
 
     def offer(self, model, windows, predictions, pieces, *, tenant):
-        self.offers.append((model, windows.units, predictions))
+        self.offers.append((tenant, model, windows.units, predictions))
 
 
 def make_predictor(*manifests, runtime=None, novelty=0.5, max_request_windows=8, recorder=None):
@@ -313,11 +313,13 @@ async def test_checked_windows_are_answered_as_a_query_is_and_wording_them_is_a_
 
 async def test_answers_are_offered_to_the_recorder_without_what_was_asked_to_explain_them():
     recorder = FakeRecorder()
-    windows = [window_input(unit=unit) for unit in ("a", "b")]
+    predictor, query = make_predictor(recorder=recorder), PredictQuery([], explain=Explain.FULL)
+    query.windows = [window_input(unit=unit) for unit in ("a", "b")]
 
-    reply = await ask(*windows, predictor=make_predictor(recorder=recorder), explain=Explain.FULL)
+    reply = await predictor.predict(query, tenant="plant")
 
-    assert recorder.offers == [(reply.model, ["a", "b"], reply.predictions)]
+    assert recorder.offers == [("plant", reply.model, ["a", "b"], reply.predictions)]
+    assert predictor.models["fake"].batcher.submitted[0].owner == "plant"  # drift tells tenants' units apart
 
 
 def many(count):

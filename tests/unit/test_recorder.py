@@ -213,8 +213,11 @@ def test_rows_wait_for_an_unavailable_store(recorder, fake, observer):
 
     recorder.offer(FD001, *answered((40.0, {"unit": "a"}), (40.0, {"unit": "b"})))
 
-    while recorder.pending_rows:
-        recorder.flush(PATIENCE)
+    with capture_logs() as said:
+        while recorder.pending_rows:
+            recorder.flush(PATIENCE)
+        recorder.close(PATIENCE)
+    assert [line["failures"] for line in said if line["event"] == "store recovered"] == [5]
     assert len(fake.kept) == 2
     assert fake.connections == 6
     assert observer.written == 2

@@ -17,7 +17,7 @@ from service.store import async_store
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.recorder import Recorder
-from service.store.rows import History, Stretch, UnitKey
+from service.store.rows import DeletedRows, History, Stretch, UnitKey
 from service.store.schema import OUTCOMES
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import json_window, keeping, message_window
@@ -284,6 +284,20 @@ async def test_a_decision_waits_for_the_prediction_that_another_worker_is_writin
 
     assert late.asked == questions
     await store.close(20)
+
+
+@pytest.mark.parametrize("change", ["delete", "rename"])
+async def test_a_unit_is_changed_once_other_workers_have_written_what_they_had(change):
+    store, progress, settled = LateStore(), Progress((0, 0), (7, 5)), []
+    asking = started(store, lag_seconds=20, progress=progress)
+    key = UnitKey("", "fake", "17")
+    store.delete = lambda key: settled.append(progress.rows[1, 1]) or DeletedRows(0, 0)
+    store.rename = lambda key, to: settled.append(progress.rows[1, 1]) or True
+
+    await (asking.delete(key) if change == "delete" else asking.rename(key, "18"))
+
+    assert settled == [7]
+    await asking.close(20)
 
 
 class Progress:

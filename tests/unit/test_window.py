@@ -78,6 +78,12 @@ def test_the_last_cycles_are_read_and_numbered_from_the_first_one_sent_where_the
     assert windows.first_cycle == [first_cycle]
 
 
+def test_a_last_cycle_of_0_is_known_and_no_missing_one():
+    windows = checked(WindowInput(last_cycle=0, readings=[[1.0, 2.0, 3.0]]))
+
+    assert (windows.last_cycle, windows.first_cycle) == ([0.0], [0])
+
+
 def test_a_column_out_of_range_is_warned_of_once_with_its_first_cycle_and_unit():
     given = WindowInput(last_cycle=10, columns=columns(sensor_2=[50.0, 400.0, 500.0]))
 
