@@ -13,6 +13,7 @@ from tests.fakes import FakeRuntime, make_manifest
 from tests.in_process import in_process, json_window, keeping, message_window
 
 COSTS = {"planned": 1.0, "failure": 20.0}
+OTHER = {"planned": 3.0, "failure": 4.0}
 
 
 @pytest.fixture
@@ -109,10 +110,10 @@ async def test_an_answer_without_age_or_history_or_to_strange_data_is_no_ground_
 async def test_the_costs_of_the_settings_serve_requests_without_their_own():
     async with in_process(costs="fake=1:20, 1:2") as service:
         usual = (await service.predict_http()).json()["predictions"][0]["decision"]
-        own = await decided(service, costs={"planned": 3.0, "failure": 4.0})
+        own = await decided(service, costs=OTHER)
 
     assert usual["costs"] == COSTS
-    assert own["costs"] == {"planned": 3.0, "failure": 4.0}
+    assert own["costs"] == OTHER
 
 
 @pytest.mark.parametrize(
@@ -207,9 +208,9 @@ async def test_costs_of_the_address_that_cannot_be_are_refused(service, query, p
 async def test_the_costs_of_the_settings_serve_stored_units_too(tmp_path):
     async with keeping(tmp_path, costs="1:20") as service:
         await service.predict_http(windows=[json_window(unit="1")])
-        body = (await decision_of(service)).json()
+        usual, own = [(await decision_of(service, **costs)).json() for costs in ({}, OTHER)]
 
-    assert body["decision"]["costs"] == COSTS
+    assert (usual["decision"]["costs"], own["decision"]["costs"]) == (COSTS, OTHER)
 
 
 def test_settings_name_costs_by_model(monkeypatch):

@@ -79,7 +79,7 @@ def attentions(draw):
         draw(number),
         ratio,
         draw(number),
-        draw(st.just(weights) | st.just(UNSET)),
+        draw(numbers | st.just(UNSET)),
         draw(number | st.just(UNSET)),
     )
 

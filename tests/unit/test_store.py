@@ -198,10 +198,12 @@ def test_the_report_of_a_time_has_the_outcomes_that_happened_since_or_without_a_
     assert [report(store, since=since)[0]["failed"] for since in (None, 500.0, 501.0)] == [4, 2, 0]
 
 
-def test_a_unit_is_renamed_and_deleted_for_one_model_alone(url):
+def test_a_unit_is_judged_renamed_and_deleted_for_one_model_alone(url):
     store = Store.open(url, [FD001, replace(FD001, model="fd002")])
     store.write([row(model="fd001"), row(model="fd002")])
 
+    store.take_outcome(failure(60), replace=False)
+    assert [version["failed"] for version in report(store)] == [1, 0]
     assert store.rename(UnitKey("", "fd001", "1"), "2")
     assert [sorted(names(kept(store, table))) for table in (UNITS, PREDICTIONS)] == [["1", "2"]] * 2
     assert store.delete(UnitKey("", "fd002", "1")).predictions == 1

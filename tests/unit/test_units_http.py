@@ -69,6 +69,17 @@ async def test_an_outcome_shows_the_errors_of_the_predictions(service):
     assert service.value("rul_outcome_error_cycles_total", model="fake", side="late") == 3
 
 
+async def test_predictions_of_a_removed_unit_are_no_trials_of_the_coverage(service):
+    await predicted(service, ("17", 100, 52.0), ("17", 140, 40.0))
+
+    await report(service, "17", kind="removed", cycle=180)
+
+    assert service.value("rul_coverage_trials_total", model="fake") == 0
+    verdicts = ("contradicted", "open")
+    found = [service.value("rul_removed_predictions_total", model="fake", verdict=v) for v in verdicts]
+    assert found == [1, 1]
+
+
 @pytest.mark.parametrize(("explains", "is_kept"), [(True, True), (True, False), (False, True)])
 async def test_the_history_says_what_each_prediction_rested_on(tmp_path, explains, is_kept):
     runtime = FakeRuntime(make_manifest(explains_readings=explains))
