@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from model.domain import HEALTH_LABELS, LARGEST_CYCLE, FloatArray, RulState
 from service.core.queries import Decision, Interval
-from service.store.explanation import Explanation, read_explanation
+from service.store.explanation import StoredExplanation, read_explanation
 from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
 from service.store.rows import DeletedRows, FleetRow, History, Stretch
 
@@ -88,7 +88,7 @@ class PastPrediction(msgspec.Struct, frozen=True):
     failure_probability: dict[str, float]
     health_state: str
     predicted_at: datetime
-    explanation: Explanation | UnsetType = UNSET
+    explanation: StoredExplanation | UnsetType = UNSET
     truth: float | UnsetType = UNSET
     error: float | UnsetType = UNSET
     covered: bool | UnsetType = UNSET

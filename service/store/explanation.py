@@ -17,7 +17,7 @@ MOST_BYTES: Final = 400
 """Most bytes of a stored explanation; sensors with long names are left out."""
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class StoredExplanation(msgspec.Struct, frozen=True):
     """Grounds of a stored prediction, the most first.
 
     `evidence`: shares of the most evident cycles. `sensor_contributions`: cycles of RUL of the sensors that
@@ -51,12 +51,12 @@ def explanation_text(grounds: Grounds) -> str:
     heaviest = [(names[sensor], weight) for sensor, weight in zip(sensors, cycles, strict=True)]
     text = b""
     for most in range(MOST, -1, -1):
-        text = msgspec.json.encode(Explanation(evidence, dict(heaviest[:most]), trust))
+        text = msgspec.json.encode(StoredExplanation(evidence, dict(heaviest[:most]), trust))
         if len(text) <= MOST_BYTES:
             break
     return text.decode()
 
 
-def read_explanation(text: str | None) -> Explanation | UnsetType:
+def read_explanation(text: str | None) -> StoredExplanation | UnsetType:
     """Read a stored explanation; unset where the prediction has none."""
-    return UNSET if text is None else msgspec.json.decode(text, type=Explanation)
+    return UNSET if text is None else msgspec.json.decode(text, type=StoredExplanation)

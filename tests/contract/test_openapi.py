@@ -38,6 +38,12 @@ def test_every_reference_leads_somewhere():
     assert found
 
 
+def test_every_schema_has_a_name_of_its_own_of_which_programs_make_a_class():
+    names = list(DOCUMENT["components"]["schemas"])
+
+    assert [name for name in names if not name.isidentifier()] == []
+
+
 def test_it_is_openapi_3_1_with_a_title_and_a_version():
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"]["title"]

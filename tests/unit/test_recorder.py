@@ -18,8 +18,8 @@ from service.core.queries import Grounds as Grounded
 from service.errors import StoreUnavailable
 from service.store.explanation import (
     MOST_BYTES,
-    Explanation,
     Grounds,
+    StoredExplanation,
     explanation_text,
     read_explanation,
 )
@@ -158,7 +158,7 @@ def test_an_explanation_is_bounded_whatever_sensors_are_called():
     text = explanation_text(Grounds(([1], [1.0], [0, 1, 2], [3.0, 2.0, 1.0]), 10, names, UNSET))
 
     assert len(text) <= MOST_BYTES
-    assert read_explanation(text) == Explanation({11: 1.0}, {"a" * 200: 3.0, "b" * 100: 2.0})
+    assert read_explanation(text) == StoredExplanation({11: 1.0}, {"a" * 200: 3.0, "b" * 100: 2.0})
 
 
 def test_a_brief_has_the_most_evident_cycles_and_the_heaviest_sensors_first():
