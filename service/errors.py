@@ -165,7 +165,7 @@ class TooLarge(ServiceError):
 
 
 class UnsupportedMedia(ServiceError):
-    """The route does not read this media type."""
+    """The route does not read this media type, or nothing this compression."""
 
 
 class BodyTimeout(ServiceError):
@@ -246,7 +246,9 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
         405, StatusCode.UNIMPLEMENTED, "The method is not allowed", "method_not_allowed"
     ),
     TooLarge: Status(413, StatusCode.RESOURCE_EXHAUSTED, "The request is too large", "too_large"),
-    UnsupportedMedia: Status(415, _INVALID, "The media type is not supported", "unsupported_media"),
+    UnsupportedMedia: Status(
+        415, StatusCode.UNIMPLEMENTED, "The media type is not supported", "unsupported_media"
+    ),
     BodyTimeout: Status(408, StatusCode.DEADLINE_EXCEEDED, "The body came too slowly", "body_timeout"),
     IntakeFull: Status(
         429, StatusCode.RESOURCE_EXHAUSTED, "Too many bytes are being received", "intake_full"

@@ -68,7 +68,7 @@ def inflated(data: bytes, encoding: str, limit: int) -> bytes:
     if encoding in {"", "identity"}:
         return data
     if encoding not in WINDOW_BITS:
-        raise UnsupportedMedia(f"expected content-encoding gzip, deflate or none, got {short(encoding)}")
+        raise UnsupportedMedia(f"expected the encoding gzip, deflate or none, got {short(encoding)}")
     inflater = zlib.decompressobj(WINDOW_BITS[encoding])
     try:
         plain = inflater.decompress(data, limit + 1)

@@ -23,6 +23,8 @@ from service.errors import Disconnected, MalformedBody, TooLarge
 from service.grpc.call import PLAIN, PREFIX, START, Aborted, Call, Metadata, Method, failure, framed
 
 OK: Final = (b"grpc-status", b"0")
+ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,deflate,gzip")
+"""Compressions of messages that are read."""
 UNQUOTED: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
@@ -148,19 +150,14 @@ def _speaks_grpc(scope: Scope) -> bool:
 
 
 def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:
-    """Inflate a message that is compressed with gzip.
+    """Inflate a message that is compressed, as `inflated` does.
 
     Raises:
-        Aborted: the encoding is another one.
-        TooLarge: it has more bytes than allowed.
+        MalformedBody: its encoding is not named.
     """
-    if encoding != b"gzip":
-        raise Aborted(
-            grpc.StatusCode.UNIMPLEMENTED,
-            f"expected message encoding gzip or identity, got {encoding.decode('latin-1')!r}",
-            [("grpc-accept-encoding", "identity,gzip")],
-        )
-    return inflated(message, "gzip", max_bytes)
+    if encoding in {b"", b"identity"}:
+        raise MalformedBody("a message is compressed, and grpc-encoding does not say how")
+    return inflated(message, encoding.decode("latin-1"), max_bytes)
 
 
 def _trailers(end: Aborted) -> list[tuple[bytes, bytes]]:
@@ -168,6 +165,8 @@ def _trailers(end: Aborted) -> list[tuple[bytes, bytes]]:
     if end.details:
         message = quote(end.details, safe=UNQUOTED, errors="replace")
         trailers.append((b"grpc-message", message.encode()))
+    if end.code is grpc.StatusCode.UNIMPLEMENTED:
+        trailers.append(ENCODINGS)
     return trailers + _pairs(end.metadata)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import math
+import zlib
 from contextlib import nullcontext
 
 import grpc
@@ -147,11 +148,29 @@ async def test_what_is_not_whole_gzip_is_refused(app, body):
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_an_encoding_that_is_not_known_is_told_which_are(app):
-    answer = await ask(app, "Repeat", framed(b"", compressed=True), metadata=[("grpc-encoding", "zstd")])
+async def test_a_message_may_be_compressed_with_deflate_too(app):
+    message = framed(zlib.compress(b"hello"), compressed=True)
+
+    answer = await ask(app, "Repeat", message, metadata=[("grpc-encoding", "deflate")])
+
+    assert answer.messages == [b"hello"]
+
+
+@pytest.mark.parametrize("path", [PREDICT, "/grpc.health.v1.Health/Check"])
+async def test_an_encoding_that_is_not_known_is_told_which_are(service, path):
+    message = framed(b"", compressed=True)
+
+    answer = await ask_grpc(service.grpc, path, message, metadata=[("grpc-encoding", "zstd")])
 
     assert answer.code is grpc.StatusCode.UNIMPLEMENTED
-    assert answer.metadata["grpc-accept-encoding"] == "identity,gzip"
+    assert answer.metadata["grpc-accept-encoding"] == "identity,deflate,gzip"
+
+
+@pytest.mark.parametrize("metadata", [[], [("grpc-encoding", "identity")]])
+async def test_a_compressed_message_whose_encoding_is_not_named_is_refused(app, metadata):
+    answer = await ask(app, "Repeat", framed(b"hello", compressed=True), metadata=metadata)
+
+    assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_method_may_read_several_messages_and_answer_with_one(app):
