@@ -161,7 +161,7 @@ class ModelsHttp:
         simulated = Operation(
             "A simulated unit of a model, from its first cycle to its failure",
             SimulatedBody,
-            (422,),
+            (422, 504),
             parameters=(seed,),
         )
         every = Operation("Every loaded model", ModelsBody)

@@ -108,7 +108,6 @@ class OipHttp:
         infer = Operation(
             f"Ask {which}, in tensors",
             {"application/json": OipInferReply, "application/octet-stream": RAW},
-            (429, 500, 504),
             parameters=(Parameter("Inference-Header-Content-Length", SIZE, {"type": "integer"}, "header"),),
             body={"application/json": OipInferRequest, "application/octet-stream": RAW},
         )

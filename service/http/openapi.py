@@ -40,6 +40,14 @@ START: Final = """SwaggerUIBundle({
 });
 """
 SECURITY: Final = security_headers(styles="'self' 'unsafe-inline'")  # Swagger UI sets styles of elements
+DESCRIPTION: Final = """Remaining useful life with a calibrated interval, and the attention weight and exact \
+contribution of every cycle.
+
+Every request may have the headers `request-timeout` (seconds, which shorten its deadline), `x-request-id` \
+(comes back with the answer) and `traceparent` (is continued). `retry-after` of a refusal says after how \
+many seconds to ask again.
+"""
+"""Of the API, in Markdown."""
 PLACES: Final = {"unit": "Name of the unit.", "name": "Name of the model.", "version": "Its version."}
 """Parameters of paths."""
 BASIC: Final = (ModelName, Prediction, Refused, ProblemBody, OipError)
@@ -76,8 +84,7 @@ def document(endpoints: Sequence[Endpoint], manifest: Manifest) -> dict[str, Any
         "info": {
             "title": "rulserve",
             "version": VERSION,
-            "description": "Remaining useful life with a calibrated interval, and the attention weight and "
-            "exact contribution of every cycle.",
+            "description": DESCRIPTION,
         },
         "components": {"schemas": components, "securitySchemes": security},
         "security": [{}, {"bearer": []}, {"apiKey": []}],
@@ -139,9 +146,9 @@ def _errors(endpoint: Endpoint, doc: Operation) -> set[int]:
     if "{" in endpoint.path:
         errors.add(404)
     if endpoint.method == "POST":
-        errors |= {408, 413, 415}
+        errors |= {408, 413, 415, 429}
     if endpoint.needs_model:
-        errors.add(503)
+        errors |= {429, 500, 503, 504}
     return errors
 
 

@@ -135,7 +135,7 @@ def endpoints(desk: Desk, schema: Schema, change: Changer) -> list[Endpoint]:
             KeyScope.PREDICT,
             needs_model=True,
             media_type=JSON,
-            doc=Operation(summary, PredictReply, (404, 422, 429, 500, 504), body=PredictQuery),
+            doc=Operation(summary, PredictReply, (404, 422), body=PredictQuery),
         )
         for route, answer, summary in answers
     ]

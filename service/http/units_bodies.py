@@ -23,8 +23,10 @@ STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.va
 MOST: Final = 1000
 """Most entries on a page."""
 CYCLE: Final = {"type": "integer", "minimum": 0, "maximum": LARGEST_CYCLE}
-Cycle = Annotated[float, Meta(extra_json_schema=CYCLE)]
+Cycle = Annotated[float, Meta(extra_json_schema={**CYCLE, "multipleOf": 1})]
 """A cycle number, which `cycle_problem` checks: pandas writes 3.0 for 3 in a column with missing numbers."""
+Moment = Annotated[datetime, Meta(tz=True)]
+"""A time with its zone."""
 
 
 class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,7 +39,7 @@ class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
     kind: OutcomeKind
     cycle: Cycle
     model: str | None = None
-    time: Annotated[datetime, Meta(tz=True)] | None = None
+    time: Moment | None = None
     replace: bool = False
 
 
@@ -46,8 +48,8 @@ class OutcomeBody(msgspec.Struct, frozen=True):
 
     kind: OutcomeKind
     cycle: int
-    time: datetime | None
-    recorded_at: datetime
+    time: Moment | None
+    recorded_at: Moment
 
 
 class ScoreBody(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ class PastPrediction(msgspec.Struct, frozen=True):
     interval: Interval
     failure_probability: dict[str, float]
     health_state: str
-    predicted_at: datetime
+    predicted_at: Moment
     explanation: StoredExplanation | UnsetType = UNSET
     truth: float | UnsetType = UNSET
     error: float | UnsetType = UNSET
@@ -176,8 +178,8 @@ class FleetUnit(msgspec.Struct, frozen=True):
     interval: Interval
     failure_probability: dict[str, float]
     health_state: str
-    predicted_at: datetime
-    last_reading_at: datetime | None
+    predicted_at: Moment
+    last_reading_at: Moment | None
     last_reading_cycle: int | None
     trend: float | None
     recent: list[float]

@@ -10,7 +10,8 @@ from service.http.routes import endpoints
 from tests.fakes import make_manifest
 
 DESK = SimpleNamespace(predictor=None, lifecycle=None)
-DOCUMENT = document(endpoints(DESK, None, None), make_manifest())
+ENDPOINTS = endpoints(DESK, None, None)
+DOCUMENT = document(ENDPOINTS, make_manifest())
 OPERATIONS = {
     f"{method} {path}": operation
     for path, operations in DOCUMENT["paths"].items()
@@ -42,6 +43,26 @@ def test_every_schema_has_a_name_of_its_own_of_which_programs_make_a_class():
     names = list(DOCUMENT["components"]["schemas"])
 
     assert [name for name in names if not name.isidentifier()] == []
+
+
+def schemas_of(kind, field):
+    schema = DOCUMENT["components"]["schemas"][kind]["properties"][field]
+    return [each for each in schema.get("anyOf", [schema]) if each != {"type": "null"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("FleetUnit", "predicted_at"),
+        ("FleetUnit", "last_reading_at"),
+        ("OutcomeBody", "time"),
+        ("OutcomeBody", "recorded_at"),
+        ("PastPrediction", "predicted_at"),
+        ("OutcomeReport", "time"),
+    ],
+)
+def test_a_moment_is_a_time_with_its_zone(kind, field):
+    assert schemas_of(kind, field) == [{"type": "string", "format": "date-time"}]
 
 
 def test_it_is_openapi_3_1_with_a_title_and_a_version():
@@ -88,6 +109,32 @@ def test_a_refusal_of_the_open_inference_protocol_is_its_error(path):
     assert {int(code) for code in responses} == {200} | {s.http for s in STATUS.values()} - elsewhere
     schema = responses["400"]["content"]["application/json"]["schema"]
     assert schema == {"$ref": "#/components/schemas/OipError"}
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name.startswith("post ")])
+def test_every_operation_with_a_body_documents_that_bodies_may_be_too_many_or_too_slow(name):
+    assert {"408", "413", "415", "429"} <= set(OPERATIONS[name]["responses"])
+
+
+@pytest.mark.parametrize("endpoint", [each for each in ENDPOINTS if each.needs_model and each.doc])
+def test_every_operation_that_needs_a_model_documents_what_its_work_may_end_with(endpoint):
+    name = f"{endpoint.method.lower()} {endpoint.path.replace(':path', '')}"
+
+    assert {"429", "500", "503", "504"} <= set(OPERATIONS[name]["responses"])
+
+
+def test_a_simulation_that_takes_too_long_is_documented():
+    assert "504" in OPERATIONS["get /v1/models/{name}/simulated"]["responses"]
+
+
+def test_the_headers_that_every_request_may_have_are_described():
+    text = DOCUMENT["info"]["description"]
+
+    assert all(name in text for name in ("request-timeout", "x-request-id", "traceparent", "retry-after"))
+
+
+def test_a_cycle_is_a_whole_number():
+    assert schemas_of("OutcomeReport", "cycle")[0]["multipleOf"] == 1
 
 
 def test_every_path_parameter_is_declared():
