@@ -227,14 +227,14 @@ class Shell:
         await _send(reply, exchange.request_id, method, receive, send)
 
     def _match(self, method: str, path: str) -> Found:
-        allowed: list[str] = []
+        allowed: dict[str, None] = {}
         for pattern, endpoint in self._patterns:
             match = pattern.fullmatch(path)
             if match is None:
                 continue
             if method == endpoint.method or (method, endpoint.method) == ("HEAD", "GET"):
                 return endpoint, {key: v.replace(QUOTED_SLASH, "/") for key, v in match.groupdict().items()}
-            allowed.append("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
+            allowed["GET, HEAD" if endpoint.method == "GET" else endpoint.method] = None
         return (NOT_ALLOWED, {"allowed": ", ".join(allowed)}) if allowed else (UNKNOWN, {})
 
 

@@ -278,6 +278,10 @@ async def test_a_path_lists_the_methods_of_all_its_endpoints(service):
     assert (await service.client.put("/v1/models")).headers["allow"] == "GET, HEAD, POST"
 
 
+async def test_a_path_that_two_routes_answer_names_each_method_once(service):
+    assert (await service.client.put("/v1/units/17/decision")).headers["allow"] == "GET, HEAD, DELETE"
+
+
 @pytest.fixture
 def watch(service, tmp_path):
     return Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
