@@ -73,6 +73,12 @@ def hide_admin(config: Config, *, socket: Path) -> None:
     config["admin"] = {"address": {"pipe": {"path": str(socket), "mode": 0o600}}}
 
 
+def answer_old_proxies(config: Config) -> None:
+    """Answer HTTP/1.0, which nginx speaks to what is behind it unless it is told otherwise."""
+    for http in _http_managers(config):
+        http["http_protocol_options"] = {"accept_http_10": True}
+
+
 def limit_slow_clients(config: Config, *, body_seconds: float, silent_seconds: float) -> None:
     """Bound the time of heads, bodies, silent streams and connections; bound the streams of HTTP/2."""
     for http in _http_managers(config):

@@ -27,6 +27,7 @@ from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, await_reply, send
 from service.processes.envoy_config import (
     answer_liveness,
+    answer_old_proxies,
     hide_admin,
     limit_connections,
     limit_slow_clients,
@@ -177,6 +178,7 @@ class Workers:
         hide_admin(config, socket=admin)
         silent = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)  # our own limit ends first
         limit_slow_clients(config, body_seconds=settings.body_timeout_seconds, silent_seconds=silent)
+        answer_old_proxies(config)
         limit_connections(config, most=most_connections(settings.max_connections))
         answer_liveness(config)
         refuse_undecodable(config)

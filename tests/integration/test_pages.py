@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections import Counter
 
 import pytest
@@ -25,6 +26,16 @@ def test_head_answers_with_the_headers_of_get_and_no_body(http, path):
 @pytest.mark.parametrize("path", [*PAGES[2:], "/", "/nothing"])  # liveness needs none
 def test_a_request_id_is_echoed(http, path):
     assert http.get(path, headers={"x-request-id": "a-1_b.c:2"}).headers["x-request-id"] == "a-1_b.c:2"
+
+
+def test_a_proxy_that_speaks_http_1_0_is_answered(server):
+    head = f"POST /v1/predict HTTP/1.0\r\nhost: 127.0.0.1:{server.port}\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as proxy:  # nginx does, where nobody says 1.1
+        proxy.sendall(f"{head}content-length: 2\r\n\r\n{{}}".encode())
+        answer = proxy.makefile("rb").read()
+
+    assert answer.split()[1] == b"400"
+    assert b"`windows`" in answer
 
 
 def test_metrics_parse_as_text_and_as_openmetrics(http):
