@@ -19,7 +19,7 @@ import msgspec
 from pydantic import ValidationError
 
 from export.bundle import Manifest
-from rul_client.address import LOCAL, Tls, Unit, any_address, in_path
+from rul_client.address import LOCAL, Tls, any_address, in_path
 from rul_client.answers import (
     Appended,
     Explain,
@@ -32,9 +32,9 @@ from rul_client.answers import (
 )
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import Rpc
-from rul_client.http import TIMEOUT_SECONDS, http_client, request
-from rul_client.query import Costs, check_options
-from rul_client.readings import Frame, Readings, Window, numbered, plain, windows_of, windows_per_request
+from rul_client.http import TIMEOUT_SECONDS, http_client, json_of, request
+from rul_client.query import Costs, check_options, given_of, unit_path
+from rul_client.readings import Frame, Readings, Unit, Window, numbered, windows_of, windows_per_request
 from rul_client.unit_windows import last_windows
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody, UnitDecision
 
@@ -164,7 +164,7 @@ class AsyncClient:
         self, windows: Sequence[Window], **options: object
     ) -> tuple[ModelName, list[Prediction | Refused]]:
         """Answer windows in one request, in order; `options` are those of POST /v1/predict."""
-        options = _given(options)
+        options = given_of(options)
         if rpc := self._rpc:
             reply = await self._typed(lambda: rpc.predict(windows, options), _Reply)
         else:
@@ -194,10 +194,10 @@ class AsyncClient:
         options = {"model": model, "explain": explain, "store": store, "costs": costs}
         again = cycles is not None
         if rpc := self._rpc:
-            call = partial(rpc.append, str(unit), cycles, window, options)
+            call = partial(rpc.append, unit, cycles, window, options)
             return await self._typed(call, Appended, repeatable=again)
-        body, path = {"cycles": cycles, "columns": window.by_column()}, f"/v1/units/{in_path(unit)}/cycles"
-        return await self.request("POST", path, Appended, body | options, repeatable=again)
+        body = {"cycles": cycles, "columns": window.body()["columns"]} | options
+        return await self.request("POST", unit_path(unit, "/cycles"), Appended, body, repeatable=again)
 
     async def fleet(
         self,
@@ -217,7 +217,7 @@ class AsyncClient:
     ) -> UnitBody:
         """Return a unit's predictions, readings and outcome, newest first."""
         params = {"model": model, "limit": limit, "before": before}
-        return await self.request("GET", f"/v1/units/{in_path(unit)}", UnitBody, params=params)
+        return await self.request("GET", unit_path(unit), UnitBody, params=params)
 
     async def outcome(
         self,
@@ -231,12 +231,12 @@ class AsyncClient:
     ) -> OutcomeReply:
         """Report that a unit failed at a cycle, or was removed while it still ran."""
         body = {"kind": kind, "cycle": cycle, "model": model, "time": time, "replace": replace}
-        return await self.request("POST", f"/v1/units/{in_path(unit)}/outcomes", OutcomeReply, body)
+        return await self.request("POST", unit_path(unit, "/outcomes"), OutcomeReply, body)
 
     async def explain(self, unit: Unit, *, model: str | None = None, cycle: int | None = None) -> Prediction:
         """Predict a unit from its stored readings up to a cycle, with all grounds."""
         params = {"model": model, "cycle": cycle}
-        found = await self.request("GET", f"/v1/units/{in_path(unit)}/explanation", _Explained, params=params)
+        found = await self.request("GET", unit_path(unit, "/explanation"), _Explained, params=params)
         return found.prediction
 
     async def decision(
@@ -244,7 +244,7 @@ class AsyncClient:
     ) -> UnitDecision:
         """Say when to stop a unit, given the costs of a planned stop and of a failure."""
         params = {"model": model, "planned": planned, "failure": failure}
-        return await self.request("GET", f"/v1/units/{in_path(unit)}/decision", UnitDecision, params=params)
+        return await self.request("GET", unit_path(unit, "/decision"), UnitDecision, params=params)
 
     async def request(
         self,
@@ -257,8 +257,8 @@ class AsyncClient:
         repeatable: bool = True,
     ) -> Result:
         """Ask by HTTP; entries of None are left out."""
-        sent = None if body is None else msgspec.json.encode(_given(body), enc_hook=plain)  # NaN as null
-        texts = {name: str(value) for name, value in _given(params or {}).items()}
+        sent = None if body is None else json_of(given_of(body))
+        texts = {name: str(value) for name, value in given_of(params or {}).items()}
         call = partial(request, self._http, method, path, sent, texts)
         content = await self._retried(call, repeatable=repeatable)
         return self._read(lambda: msgspec.json.decode(content, type=kind))
@@ -319,9 +319,10 @@ class Client:
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the loop; an interrupt cancels."""
-        if self._loop.is_closed():
+        if not self._thread.is_alive():  # nor does the thread of a process live in one that it forks
             work.close()
-            raise RuntimeError(f"the client of {self.asynchronous.url} is closed: open another one")
+            why = "closed" if self._loop.is_closed() else "of another process"
+            raise RuntimeError(f"the client of {self.asynchronous.url} is {why}: open another one")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -330,6 +331,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connections and end the thread."""
+        if not self._thread.is_alive():
+            return
         self.wait(self.asynchronous.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -344,7 +347,3 @@ class Client:
     outcome = _blocking(AsyncClient.outcome)
     explain = _blocking(AsyncClient.explain)
     decision = _blocking(AsyncClient.decision)
-
-
-def _given(entries: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in entries.items() if value is not None}

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from rul_client.address import Tls, is_loopback
 from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
 from rul_client.http import TIMEOUT_SECONDS, ssl_context
-from rul_client.readings import Window
+from rul_client.readings import Unit, Window, name_of
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 
@@ -61,7 +61,7 @@ class Rpc:
         return (await self._call("GetModel", pb.GetModelRequest(name=model))).manifest_json
 
     async def append(
-        self, unit: str, cycles: Sequence[int] | None, readings: Window, options: Mapping[str, Any]
+        self, unit: Unit, cycles: Sequence[int] | None, readings: Window, options: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Store readings of a unit; the options are those of POST /v1/units/{unit}/cycles."""
         rows = zip(cycles or repeat(None), readings.readings.tolist(), strict=False)
@@ -73,7 +73,7 @@ class Rpc:
                 for cycle, row in rows
             ],
         }
-        return plain(await self._call("AppendCycles", pb.AppendCyclesRequest(unit=unit, **given)))
+        return plain(await self._call("AppendCycles", pb.AppendCyclesRequest(unit=name_of(unit), **given)))
 
     async def predict(self, windows: Sequence[Window], options: Mapping[str, Any]) -> dict[str, Any]:
         """Answer windows; the options are those of POST /v1/predict."""

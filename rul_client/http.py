@@ -58,6 +58,11 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
+def json_of(body: Mapping[str, object]) -> bytes:
+    """Write a body as JSON: NaN as null, a number of numpy as a number."""
+    return msgspec.json.encode(body, enc_hook=lambda value: value.item())
+
+
 async def request(
     client: httpx.AsyncClient,
     method: str,
@@ -83,7 +88,9 @@ async def request(
 def _refuse(url: str, response: httpx.Response) -> NoReturn:
     try:
         problem = msgspec.json.decode(response.content)
-        words = f"{problem['title']}: {problem['detail']}" + KEY_HINT * (response.status_code in {401, 403})
+        words = " ".join(f"{problem['title']}: {problem['detail']}".split()) + KEY_HINT * (
+            response.status_code in {401, 403}
+        )
     except (LookupError, TypeError, ValueError):
         words = "no problem document; is this the address of a rulserve?"
     message = f"{url} answered {response.status_code}: {words}"

@@ -9,7 +9,9 @@ import msgspec
 
 from model import decision
 from model.domain import InvalidData
+from rul_client.address import in_path
 from rul_client.answers import Explain
+from rul_client.readings import Unit, name_of
 
 Costs = Mapping[Literal["planned", "failure"], float]
 """Of a planned stop and of a failure."""
@@ -31,3 +33,17 @@ def check_options(explain: str, costs: object) -> None:
         msgspec.convert(costs, decision.Costs)
     except msgspec.ValidationError as error:
         raise InvalidData(f"costs: {error}") from error
+
+
+def unit_path(unit: Unit, action: str = "") -> str:
+    """Return the path of a unit, or of something that is done with it.
+
+    Raises:
+        InvalidData: the unit has no name.
+    """
+    return f"/v1/units/{in_path(name_of(unit))}{action}"
+
+
+def given_of(entries: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that are given: those of None are left out."""
+    return {name: value for name, value in entries.items() if value is not None}

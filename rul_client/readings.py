@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
@@ -17,6 +16,10 @@ REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Half of what a server reads by default; wide or long windows go fewer at a time."""
 READING_BYTES: Final = 20
 """Of a reading as JSON."""
+BEYOND: Final = np.float64(1e39)
+"""What JSON has in the place of infinity: no float32 either, so the service refuses it."""
+Unit = str | int
+"""Many sources number their units: 17 is "17"."""
 
 
 @runtime_checkable
@@ -24,7 +27,9 @@ class Frame(Protocol):
     """A pandas DataFrame: a reading a row, in columns `unit`, `cycle` and those of the model."""
 
     columns: Any
+    index: Any
     items: Any
+    reset_index: Any
 
     def __getitem__(self, name: Any, /) -> Any: ...  # noqa: ANN401 as pandas has it
 
@@ -46,6 +51,10 @@ class Window(NamedTuple):
 
     def body(self) -> dict[str, Any]:
         """Return the window as POST /v1/predict has it."""
+        infinite = np.isinf(self.readings)
+        if infinite.any():
+            readings = np.where(infinite, np.copysign(BEYOND, self.readings), self.readings)
+            return self._replace(readings=readings).body()
         columns = self.by_column()
         values = {"columns": columns} if columns else {"readings": self.readings.tolist()}
         return {"unit": self.unit, "last_cycle": self.last_cycle} | values
@@ -55,11 +64,7 @@ Readings = str | Path | Frame | FloatArray | Window | Mapping[str, Any] | Sequen
 """A file, DataFrame, array [T, F] or [W, T, F] in schema order, values by column, window, or several."""
 
 
-def windows_of(
-    given: Any,  # noqa: ANN401
-    unit: str | int | None = None,
-    last_cycle: float | None = None,
-) -> list[Window]:
+def windows_of(given: Any, unit: Unit | None = None, last_cycle: float | None = None) -> list[Window]:  # noqa: ANN401
     """Make windows of arrays, columns or windows; `unit` and `last_cycle` are of one that names none.
 
     Raises:
@@ -67,21 +72,44 @@ def windows_of(
     """
     if isinstance(given, Window):
         return [given]
-    name = None if unit is None else str(unit)  # many sources number their units
     if isinstance(given, Mapping):
         if WINDOW_KEYS.issuperset(given):
             values = given["columns"] if "columns" in given else _array(given.get("readings"))
-            return windows_of(values, given.get("unit", name), given.get("last_cycle", last_cycle))
+            return windows_of(values, given.get("unit", unit), given.get("last_cycle", last_cycle))
         columns = _array([*given.values()], np.float64)
         if columns.ndim != 2:
             raise InvalidData(f"columns: expected T values in each, got {columns.ndim - 1} dimensions")
-        return [Window(name, last_cycle, columns.T, tuple(given))]
+        return [Window(_named(unit), _cycle(last_cycle), columns.T, tuple(given))]
     if isinstance(given, Sequence) and all(isinstance(each, Mapping | Window | np.ndarray) for each in given):
         return [window for each in given for window in windows_of(each)]
     readings = _array(given)
     if readings.ndim not in {2, 3}:
         raise InvalidData(f"readings: expected an array [T, F] or [W, T, F], got {readings.ndim} dimensions")
-    return [Window(name, last_cycle, readings)] if readings.ndim == 2 else windows_of([*readings])
+    if readings.ndim == 3:
+        return windows_of([*readings])
+    return [Window(_named(unit), _cycle(last_cycle), readings)]
+
+
+def name_of(unit: object) -> str:
+    """Write the name of a unit as text.
+
+    Raises:
+        InvalidData: it is neither text nor a whole number.
+    """
+    if isinstance(unit, str | int | np.integer) and not isinstance(unit, bool):
+        return str(unit)
+    raise InvalidData(f"unit: expected a name, got {unit!r}")
+
+
+def _named(unit: object) -> str | None:
+    return None if unit is None else name_of(unit)
+
+
+def _cycle(given: Any) -> float | None:  # noqa: ANN401 numbers of any library
+    try:
+        return None if given is None else float(given)
+    except (TypeError, ValueError):
+        raise InvalidData(f"last_cycle: expected a number, got {given!r}") from None
 
 
 def numbered(
@@ -104,23 +132,17 @@ def numbered(
 
 
 def _array(given: object, kind: type[np.float32 | np.float64] = np.float32) -> Any:  # noqa: ANN401
+    if hasattr(given, "to_pandas"):
+        name = f"{type(given).__module__}.{type(given).__name__}"
+        raise InvalidData(f"readings: expected a pandas DataFrame, got {name}: its to_pandas makes one")
+    if isinstance(given, Sequence) and given and isinstance(given[0], Frame):
+        raise InvalidData("readings: expected one DataFrame of all units, got a list of them")
+    if isinstance(given, np.ndarray) and given.dtype.kind in "cmM":
+        raise InvalidData(f"readings: expected numbers, got {given.dtype}")
     try:
-        return np.asarray(given, dtype=kind)
+        return np.ma.filled(np.ma.asarray(given, dtype=kind), np.nan)
     except (TypeError, ValueError) as error:
         raise InvalidData(f"readings: expected numbers, as many in each row, got {error}") from error
-
-
-def plain(value: object) -> object:
-    """Return a number or time of numpy or pandas as JSON has it.
-
-    Raises:
-        InvalidData: it is neither.
-    """
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, datetime):
-        return value.isoformat()
-    raise InvalidData(f"expected numbers, text and times, got {type(value).__name__}")
 
 
 def windows_per_request(readings: int) -> int:

@@ -98,8 +98,10 @@ def last_windows(given: str | Path | Frame, manifest: Manifest) -> list[Window]:
         units, absent = read_units(Path(given), manifest, fleet=None)
         has_cycle = True
     else:
-        units, absent = read_frame(given, manifest)
-        has_cycle = "cycle" in given.columns
+        indexed = [name for name in given.index.names if name in {"unit", "cycle"}]
+        frame = given.reset_index(level=indexed) if indexed else given
+        units, absent = read_frame(frame, manifest)
+        has_cycle = "cycle" in frame.columns
     windows = UnitWindows(units, context=manifest.context, every=LAST)
     places = [i for i, name in enumerate(manifest.schema_of_columns.names) if name not in absent]
     names = tuple(manifest.schema_of_columns.names[i] for i in places)

@@ -1,12 +1,16 @@
 """Asking a server: what is sent, what is asked again, and what a refusal reads like."""
 
 import math
+import os
+import signal
+from contextlib import suppress
 
 import grpc
 import httpx
 import msgspec
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import typer
 from grpc.aio import AioRpcError, Metadata
@@ -166,6 +170,10 @@ async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
             r"401: .*: none \(--key-file, --api-key or RUL_API_KEY\)",
         ),
         (httpx.Response(404, text="<html>"), "404: no problem document; is this the address of a rulserve"),
+        (
+            problem(422, "A window\ncannot be read", "no column 'a\n b'"),
+            "422: A window cannot be read: no column 'a b'",
+        ),
         (httpx.Response(200, text="<html>"), "is not rulserve, or a newer version"),
         (good({"unit": "1"}), "is not rulserve, or a newer version: Object missing required field"),
         (good({"unit": "1", "error": "text"}), "is not rulserve, or a newer version"),
@@ -230,8 +238,12 @@ UNNAMED = {"unit": None, "last_cycle": None}
         (ROWS, [{"unit": "7", "last_cycle": 9, "readings": ROWS}]),
         (np.array(ROWS), [{"unit": "7", "last_cycle": 9, "readings": ROWS}]),
         (np.array([ROWS, ROWS]), [UNNAMED | {"readings": ROWS}] * 2),
+        (np.ma.masked_greater(np.array(ROWS), 2), [
+            {"unit": "7", "last_cycle": 9, "readings": [[1.0, 2.0, None]]},
+        ]),
+        ({"a": np.ma.masked_array([1.0, 1e36], [False, True]), "b": [3.0, 4.0]}, [BY_NAME]),
     ],
-    ids=["columns", "window", "windows", "rows", "array", "arrays"],
+    ids=["columns", "window", "windows", "rows", "array", "arrays", "masked", "masked columns"],
 )  # fmt: skip
 async def test_readings_go_as_callers_hold_them(given, windows):
     server = Server(good())
@@ -249,6 +261,15 @@ async def test_readings_go_as_callers_hold_them(given, windows):
         ({"a": 1.0}, "expected T values in each"),
         ([1.0, 2.0], r"expected an array \[T, F\]"),
         ([["a", "b"]], "expected numbers"),
+        (np.array([[1j]]), "expected numbers, got complex128"),
+        (np.array([["2026-03-01"]], "datetime64[D]"), r"expected numbers, got datetime64\[D\]"),
+        (
+            pa.table({"a": [1.0]}),
+            "expected a pandas DataFrame, got pyarrow.lib.Table: its to_pandas makes one",
+        ),
+        ([pd.DataFrame({"a": [1.0]})], "expected one DataFrame of all units, got a list of them"),
+        ({"unit": 17.0, "columns": COLUMNS}, r"unit: expected a name, got 17\.0"),
+        ({"last_cycle": "end", "columns": COLUMNS}, "last_cycle: expected a number, got 'end'"),
     ],
 )
 async def test_readings_that_are_none_are_refused_before_anything_is_sent(given, line):
@@ -284,10 +305,12 @@ async def test_a_file_sends_the_last_window_of_each_unit(tmp_path):
     ],
     ids=["cycles in any order", "a skipped cycle is missing", "no unit and no cycle"],
 )
-async def test_a_data_frame_sends_the_last_window_of_each_unit_in_order_of_cycles(columns, windows):
-    server = Server(good())
+@pytest.mark.parametrize("index", [(), ("unit",), ("unit", "cycle")])
+async def test_a_data_frame_sends_the_last_window_of_each_unit_in_order_of_cycles(columns, windows, index):
+    server, frame = Server(good()), pd.DataFrame(columns)
+    names = [name for name in index if name in columns]
 
-    await server.ask(pd.DataFrame(columns))
+    await server.ask(frame.set_index(names) if names else frame)
 
     assert server.sent()["windows"] == windows
 
@@ -418,6 +441,69 @@ async def test_an_address_of_either_family_is_reached_by_grpc(host):
 
     await server.stop(None)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_an_infinite_reading_is_sent_as_a_number_that_the_service_refuses():
+    server = Server(
+        good(),
+        httpx.Response(200, json={"unit": "1", "model": MODEL, "stored": 1, "repeated": 0, "last_cycle": 3}),
+    )
+
+    async with server.client() as client:
+        await client.predict({"a": [math.inf, None, -math.inf, 1.0]})
+        await client.append("1", {"a": math.inf}, cycle=3)
+
+    asked, appended = (msgspec.json.decode(request.content) for request in server.requests)
+    assert asked["windows"][0]["columns"] == {"a": [1e39, None, -1e39, 1.0]}
+    assert appended["columns"] == {"a": [1e39]}
+
+
+@pytest.mark.parametrize("unit", [17, np.int64(17)])
+async def test_a_unit_may_be_a_number_wherever_it_is_named(unit):
+    body = {"unit": "17", "model": "fake", "last_cycle": 3, "decision": None, "curve": None}
+    explained = httpx.Response(200, json={"prediction": PREDICTION})
+    outcome = {"unit": "17", "model": "fake", "outcome": None, "scores": [], "predictions": [], "next": None,
+               "readings": {"cycles": [], "columns": {}}, "result": "created"}  # fmt: skip
+    server = Server(*[good(), explained], *[httpx.Response(200, json=each) for each in (body, outcome)])
+
+    async with server.client() as client:
+        await client.predict(COLUMNS, unit=unit, last_cycle=np.int64(9))
+        await client.explain(unit)
+        await client.decision(unit, planned=1, failure=10)
+        await client.outcome(unit, "failed", np.int64(9))
+
+    assert msgspec.json.decode(server.requests[0].content)["windows"] == [BY_NAME | {"unit": "17"}]
+    actions = [request.url.path.removeprefix("/v1/units/17/") for request in server.requests[1:]]
+    assert actions == ["explanation", "decision", "outcomes"]
+
+
+@pytest.mark.parametrize("unit", [17.0, None, True])
+async def test_a_unit_that_is_no_name_is_refused_before_anything_is_sent(unit):
+    async with Server().client() as client:
+        with pytest.raises(InvalidData, match="unit: expected a name, got"):
+            await client.append(unit, {"a": 1.0})
+
+
+def test_a_client_closes_twice():
+    with Client("http://rul.test") as client:
+        client.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads: the case
+def test_a_client_of_another_process_says_so_and_does_not_wait():
+    client = Client("http://rul.test")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        with suppress(BaseException):
+            signal.alarm(10)
+            with pytest.raises(RuntimeError, match="is of another process: open another one"):
+                client.models()
+            status = 0
+        os._exit(status)
+
+    assert os.waitpid(child, 0)[1] == 0
+    client.close()
 
 
 def test_a_closed_client_says_so():
