@@ -30,7 +30,7 @@ from rul_client.answers import (
     Refused,
     answers_of,
 )
-from rul_client.errors import RemoteFailed, Retryable
+from rul_client.errors import RemoteFailed, Retryable, counted_from
 from rul_client.grpc import Rpc
 from rul_client.http import TIMEOUT_SECONDS, http_client, json_of, request
 from rul_client.query import Costs, check_options, given_of, unit_path
@@ -153,11 +153,12 @@ class AsyncClient:
         else:
             given = windows_of(windows, unit, last_cycle)
         options = {"model": model, "explain": explain, "partial": partial or None, "costs": costs}
+        options["store"] = None if store else False
         some = windows_per_request(max((window.readings.size for window in given), default=1))
-        replies = [
-            await self.ask(given[first : first + some], store=None if store else False, **options)
-            for first in range(0, max(1, len(given)), some)
-        ]
+        replies: list[tuple[ModelName, list[Prediction | Refused]]] = []
+        for first in range(0, max(1, len(given)), some):
+            with counted_from(first):
+                replies.append(await self.ask(given[first : first + some], **options))
         return Predictions(replies[0][0], [answer for _, answers in replies for answer in answers])
 
     async def ask(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from model.domain import RulError
@@ -11,6 +13,17 @@ KEY_HINT: Final = " (--key-file, --api-key or RUL_API_KEY)"
 
 class RemoteFailed(RulError):
     """The server cannot be reached, or refused the request."""
+
+
+@contextmanager
+def counted_from(first: int) -> Generator[None]:
+    """Say in a failure which of all windows was the first of its request, unless it was the first of all."""
+    try:
+        yield
+    except RemoteFailed as error:
+        if not first:
+            raise
+        raise type(error)(f"{error}; /windows/0 is window {first} of all") from error
 
 
 class Rejected(RemoteFailed):

@@ -221,6 +221,13 @@ async def test_many_windows_go_in_several_requests_and_are_answered_in_order():
     assert [len(msgspec.json.decode(r.content)["windows"]) for r in server.requests] == [64, 6]
 
 
+async def test_a_refusal_of_a_later_request_says_which_window_it_began_with():
+    server = Server(good(), problem(422, "A window cannot be read", "/windows/3/readings: bad"))
+
+    with pytest.raises(RemoteFailed, match=r"/windows/3/readings: bad; /windows/0 is window 64 of all$"):
+        await server.ask([WINDOW] * 70)
+
+
 COLUMNS = {"a": [1.0, None], "b": [3.0, 4.0]}
 BY_NAME = {"unit": "7", "last_cycle": 9, "columns": COLUMNS}
 ROWS = [[1.0, 2.0, 3.0]]
