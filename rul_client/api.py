@@ -30,20 +30,17 @@ from rul_client.answers import (
     Refused,
     answers_of,
 )
-from rul_client.errors import RemoteFailed, Retryable, counted_from
+from rul_client.errors import RemoteFailed, counted_from
 from rul_client.grpc import Rpc
 from rul_client.http import TIMEOUT_SECONDS, http_client, json_of, request
 from rul_client.query import Costs, check_options, given_of, unit_path
 from rul_client.readings import Frame, Readings, Unit, Window, numbered, windows_of, windows_per_request
+from rul_client.retries import ATTEMPTS, Retries, Sleep
 from rul_client.unit_windows import last_windows
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody, UnitDecision
 
-ATTEMPTS: Final = 6
-MAX_PAUSE_SECONDS: Final = 30.0
-
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
-Sleep = Callable[[float], Awaitable[None]]
 
 
 class _Models(msgspec.Struct):
@@ -79,8 +76,7 @@ class AsyncClient:
     ) -> None:
         any_address(url)
         self.url: Final = url
-        self._attempts: Final = attempts
-        self._sleep: Final = sleep
+        self._retries: Final = Retries(attempts, sleep)
         is_grpc = url.startswith("grpc")
         self._rpc: Final = Rpc(url, api_key, tls=tls, timeout_seconds=timeout_seconds) if is_grpc else None
         http_url = url.replace("grpc", "http", 1) if is_grpc else url
@@ -119,7 +115,7 @@ class AsyncClient:
     async def manifest(self, model: str) -> Manifest:
         """Return what a model says of itself: columns, context, metrics."""
         if rpc := self._rpc:
-            text: str | bytes = await self._retried(lambda: rpc.manifest(model))
+            text: str | bytes = await self._retries.call(lambda: rpc.manifest(model))
         else:
             text = bytes((await self.request("GET", f"/v1/models/{in_path(model)}", _Described)).manifest)
         try:
@@ -261,28 +257,14 @@ class AsyncClient:
         sent = None if body is None else json_of(given_of(body))
         texts = {name: str(value) for name, value in given_of(params or {}).items()}
         call = partial(request, self._http, method, path, sent, texts)
-        content = await self._retried(call, repeatable=repeatable)
+        content = await self._retries.call(call, repeatable=repeatable)
         return self._read(lambda: msgspec.json.decode(content, type=kind))
 
     async def _typed(
         self, call: Callable[[], Awaitable[Any]], kind: type[Result], *, repeatable: bool = True
     ) -> Result:
-        found = await self._retried(call, repeatable=repeatable)
+        found = await self._retries.call(call, repeatable=repeatable)
         return self._read(lambda: msgspec.convert(found, kind, strict=False))  # cycles are floats by gRPC
-
-    async def _retried(self, call: Callable[[], Awaitable[Result]], *, repeatable: bool = True) -> Result:
-        """Call until it succeeds or fails for good; what is not repeatable must not be done twice."""
-        attempt = 1
-        while True:
-            try:
-                return await call()
-            except Retryable as failure:
-                if attempt >= self._attempts or (failure.may_be_done and not repeatable):
-                    tried = f"; tried {attempt} times" if attempt > 1 else ""
-                    raise RemoteFailed(f"{failure}{tried}") from failure
-                pause = failure.after_seconds
-                await self._sleep(min(MAX_PAUSE_SECONDS, 2.0 ** (attempt - 2) if pause is None else pause))
-            attempt += 1
 
     def _read(self, read: Callable[[], Result]) -> Result:
         try:
@@ -306,8 +288,18 @@ def _blocking(
 class Client:
     """`AsyncClient` for code without an event loop: the same methods, on a loop in a thread of its own."""
 
-    def __init__(self, url: str = LOCAL, *, api_key: str | None = None, tls: Tls = Tls()) -> None:  # noqa: B008 frozen
-        self.asynchronous: Final = AsyncClient(url, api_key=api_key, tls=tls)
+    def __init__(
+        self,
+        url: str = LOCAL,
+        *,
+        api_key: str | None = None,
+        tls: Tls = Tls(),  # noqa: B008 frozen
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        self.asynchronous: Final = AsyncClient(
+            url, api_key=api_key, tls=tls, timeout_seconds=timeout_seconds, attempts=attempts
+        )
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

@@ -75,7 +75,7 @@ async def request(
     headers = {} if body is None else {"content-type": "application/json"}
     try:
         response = await client.request(method, path, content=body, params=params, headers=headers)
-    except (httpx.ConnectError, httpx.UnsupportedProtocol, ssl.SSLError) as error:
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, ssl.SSLError) as error:
         raise RemoteFailed(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
     except httpx.TransportError as error:
         message = f"{url}: connection failed: {str(error) or type(error).__name__}"

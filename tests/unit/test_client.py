@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import socket
 from contextlib import suppress
 
 import grpc
@@ -18,10 +19,11 @@ from grpc.aio import AioRpcError, Metadata
 from model.domain import InvalidData
 from rul_client.address import chosen_key, in_path, is_loopback
 from rul_client.answers import Warned
-from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, Client
+from rul_client.api import AsyncClient, Client
 from rul_client.errors import RemoteFailed, RulError
 from rul_client.grpc import TEMPORARY, grpc_channel
 from rul_client.readings import Window, windows_of, windows_per_request
+from rul_client.retries import ATTEMPTS, MAX_PAUSE_SECONDS
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
 
@@ -153,10 +155,17 @@ async def test_a_reading_without_a_cycle_is_not_sent_again_once_it_may_be_stored
     assert server.pauses == [0.5]
 
 
-async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
-    server = Server(httpx.ConnectError("connection refused"))
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [
+        (httpx.ConnectError("connection refused"), "connection refused"),
+        (httpx.ConnectTimeout(""), "ConnectTimeout"),
+    ],
+)
+async def test_a_server_that_is_not_there_is_one_clear_line_at_once(lost, why):
+    server = Server(lost)
 
-    with pytest.raises(RemoteFailed, match=f"^{URL} cannot be reached: connection refused$"):
+    with pytest.raises(RemoteFailed, match=f"^{URL} cannot be reached: {why}$"):
         await server.ask()
     assert server.pauses == []
 
@@ -489,6 +498,16 @@ async def test_a_unit_that_is_no_name_is_refused_before_anything_is_sent(unit):
     async with Server().client() as client:
         with pytest.raises(InvalidData, match="unit: expected a name, got"):
             await client.append(unit, {"a": 1.0})
+
+
+def test_a_client_without_an_event_loop_waits_and_asks_as_often_as_it_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = "http://{}:{}".format(*silent.getsockname())
+        with (
+            Client(address, timeout_seconds=0.05, attempts=1) as client,
+            pytest.raises(RemoteFailed, match=r"connection failed: ReadTimeout$"),
+        ):
+            client.models()
 
 
 def test_a_client_closes_twice():
