@@ -43,7 +43,8 @@ def endpoints() -> list[Endpoint]:
         reply = files.get(call.path.get("name", INDEX))
         if reply is None:
             raise unknown_route(call)
-        if (b"etag", call.headers.get(b"if-none-match")) in reply.headers:
+        _, etag = reply.headers[0]
+        if etag in call.headers.get(b"if-none-match", b""):  # in a list, or after W/, which proxies add
             return Reply(b"", 304, b"", reply.headers)
         return reply
 

@@ -177,3 +177,17 @@ def test_the_decoders_path_becomes_a_json_pointer(message, pointer, detail):
     (problem,) = unreadable(ValidationError(message)).problems
 
     assert (problem.pointer, problem.detail) == (pointer, detail)
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", "W/{}", '"another", {}'], ids=["as it was sent", "weakened by a proxy", "a list"]
+)
+async def test_a_copy_of_a_page_that_is_still_right_is_not_sent_again(service, form):
+    first = await service.http.request("GET", "/page/app.js")
+    headers = {"if-none-match": form.format(first.headers["etag"])}
+
+    again = await service.http.request("GET", "/page/app.js", headers=headers)
+    other = await service.http.request("GET", "/page/api.js", headers=headers)
+
+    assert (again.status_code, again.content) == (304, b"")
+    assert other.status_code == 200
