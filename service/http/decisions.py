@@ -10,15 +10,14 @@ from model.decision import CostCurve, Forecast
 from model.domain import RulState
 from service.edge.keys import KeyScope
 from service.http.problem import wrong
-from service.http.shell import Call, Endpoint, Parameter, Reply, json_reply
+from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.http.units import MODEL, key_of, of_store, read_query
 from service.http.units_bodies import Curve, UnitDecision
-from service.http.units_cycles import costs_of_address
+from service.http.units_cycles import COST_PARAMETERS, costs_of_address
 from service.labels import Route
 from service.store.rows import FleetRow
 
 PATH: Final = "/v1/units/{unit:path}/decision"
-_COST: Final = {"type": "number", "exclusiveMinimum": 0}
 MOST_SHOWN: Final = 500
 """Most points of a curve in an answer."""
 
@@ -30,8 +29,7 @@ def endpoints() -> list[Endpoint]:
         "Costs may be left out if RUL_COSTS names those of the model.",
         UnitDecision,
         MODEL,
-        Parameter("planned", "Cost of a planned stop.", _COST),
-        Parameter("failure", "Cost of a failure, above that of a planned stop.", _COST),
+        *COST_PARAMETERS,
     )
     return [Endpoint("GET", PATH, Route.DECISION, _decision, KeyScope.PREDICT, doc=doc)]
 

@@ -98,9 +98,9 @@ def _written() -> list[Endpoint]:
         "Store readings of a unit, and predict for it",
         "Readings are stored before the answer, all or none. The same reading again changes nothing, "
         "another one of a stored cycle is a conflict. Order does not matter. CSV has a header with "
-        "`cycle` and columns; its address may have `model`, `explain`, `store`, and the costs `planned` "
-        "and `failure`.",
+        "`cycle` and columns, and its options in the address.",
         CyclesReply,
+        *units_cycles.PARAMETERS,
         body={"application/json": units_cycles.CyclesQuery, "text/csv": TEXT},
     )
     outcome = of_store(

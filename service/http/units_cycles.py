@@ -20,7 +20,7 @@ from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES
 from service.errors import MalformedBody, Problem, TooLarge, escaped, short
 from service.http.problem import UNREADABLE, read_number, unreadable, wrong
-from service.http.shell import JSON, Call, Reply, json_reply, media_type_of
+from service.http.shell import JSON, Call, Parameter, Reply, json_reply, media_type_of
 from service.http.units_bodies import Cycle
 from service.labels import Stage
 from service.store.rows import Given
@@ -36,6 +36,17 @@ COSTS: Final = ("planned", "failure")
 """Parameters of an address that has costs."""
 OPTIONS: Final = ("model", "explain", "store")
 """Options of CSV, in its address."""
+_COST: Final = {"type": "number", "exclusiveMinimum": 0}
+COST_PARAMETERS: Final = (
+    Parameter("planned", "Cost of a planned stop.", _COST),
+    Parameter("failure", "Cost of a failure, above that of a planned stop.", _COST),
+)
+PARAMETERS: Final = (
+    Parameter("model", "Of CSV: a loaded model. JSON has it, and each other parameter, in the body."),
+    Parameter("explain", "Of CSV: grounds that the prediction shows; none by default.", {"enum": [*Explain]}),
+    Parameter("store", "Of CSV: whether the prediction is stored; true by default.", {"type": "boolean"}),
+    *COST_PARAMETERS,
+)
 
 IN_COLUMNS: Final = re.compile(r"`\$(?:\.readings\[(\d+)\])?\.columns\[\.\.\.\]")
 """Place of a column in msgspec's errors, with the number of its reading."""

@@ -7,6 +7,7 @@ import pytest
 from service.errors import STATUS
 from service.http.openapi import document
 from service.http.routes import endpoints
+from service.http.units_cycles import COSTS, OPTIONS
 from tests.fakes import make_manifest
 
 DESK = SimpleNamespace(predictor=None, lifecycle=None)
@@ -142,6 +143,12 @@ def test_every_path_parameter_is_declared():
         named = {part.strip("{}") for part in path.split("/") if part.startswith("{")}
         for operation in operations.values():
             assert {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"} == named
+
+
+def test_the_options_of_a_csv_are_declared():
+    parameters = OPERATIONS["post /v1/units/{unit}/cycles"]["parameters"]
+
+    assert {p["name"] for p in parameters if p["in"] == "query"} == {*OPTIONS, *COSTS}
 
 
 def test_a_refusal_is_a_problem():
