@@ -118,8 +118,10 @@ def numbered(
     """Make one or several readings of columns, and their cycle numbers if there are any.
 
     Raises:
-        InvalidData: there are not as many cycles as readings, or one is no whole number.
+        InvalidData: there are no columns, not as many cycles as readings, or one is no whole number.
     """
+    if not hasattr(columns, "items"):
+        raise InvalidData(f"columns: expected values by column, got {type(columns).__name__}")
     (window,) = windows_of({name: np.atleast_1d(value) for name, value in columns.items()})
     if cycle is None:
         return window, None

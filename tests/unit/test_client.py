@@ -493,6 +493,15 @@ async def test_a_unit_may_be_a_number_wherever_it_is_named(unit):
     assert actions == ["explanation", "decision", "outcomes"]
 
 
+@pytest.mark.parametrize("columns", [[1.0, 2.0], None, pa.table({"a": [1.0]})], ids=["list", "none", "arrow"])
+async def test_readings_to_append_without_names_of_columns_are_refused_before_anything_is_sent(columns):
+    async with Server().client() as client:
+        with pytest.raises(
+            InvalidData, match="columns: expected values by column, got (list|NoneType|Table)"
+        ):
+            await client.append("1", columns)
+
+
 @pytest.mark.parametrize("unit", [17.0, None, True])
 async def test_a_unit_that_is_no_name_is_refused_before_anything_is_sent(unit):
     async with Server().client() as client:
