@@ -496,9 +496,7 @@ async def test_a_unit_may_be_a_number_wherever_it_is_named(unit):
 @pytest.mark.parametrize("columns", [[1.0, 2.0], None, pa.table({"a": [1.0]})], ids=["list", "none", "arrow"])
 async def test_readings_to_append_without_names_of_columns_are_refused_before_anything_is_sent(columns):
     async with Server().client() as client:
-        with pytest.raises(
-            InvalidData, match="columns: expected values by column, got (list|NoneType|Table)"
-        ):
+        with pytest.raises(InvalidData, match="columns: expected values by column, got"):
             await client.append("1", columns)
 
 
