@@ -32,8 +32,8 @@ from rul_client.answers import (
 )
 from rul_client.errors import RemoteFailed, counted_from
 from rul_client.grpc import Rpc
-from rul_client.http import TIMEOUT_SECONDS, http_client, json_of, request
-from rul_client.query import Costs, check_options, given_of, unit_path
+from rul_client.http import TIMEOUT_SECONDS, http_client, request
+from rul_client.query import Costs, check_options, given_of, json_of, unit_path
 from rul_client.readings import Frame, Readings, Unit, Window, numbered, windows_of, windows_per_request
 from rul_client.retries import ATTEMPTS, Retries, Sleep
 from rul_client.unit_windows import last_windows
@@ -145,7 +145,7 @@ class AsyncClient:
         check_options(explain, costs)
         if isinstance(windows, str | Path | Frame):
             model = (await self.choose(model)).name
-            given = last_windows(windows, await self.manifest(model))
+            given = last_windows(windows, await self.manifest(model), unit, last_cycle)
         else:
             given = windows_of(windows, unit, last_cycle)
         options = {"model": model, "explain": explain, "partial": partial or None, "costs": costs}

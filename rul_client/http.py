@@ -58,11 +58,6 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def json_of(body: Mapping[str, object]) -> bytes:
-    """Write a body as JSON: NaN as null, a number of numpy as a number."""
-    return msgspec.json.encode(body, enc_hook=lambda value: value.item())
-
-
 async def request(
     client: httpx.AsyncClient,
     method: str,

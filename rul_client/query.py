@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 import msgspec
+import numpy as np
 
 from model import decision
 from model.domain import InvalidData
@@ -30,8 +31,8 @@ def check_options(explain: str, costs: object) -> None:
     if not isinstance(costs, Mapping):
         raise InvalidData(f"costs: expected a mapping with planned and failure, got {costs!r}")
     try:
-        msgspec.convert(costs, decision.Costs)
-    except msgspec.ValidationError as error:
+        msgspec.json.decode(json_of(costs), type=decision.Costs)
+    except (TypeError, msgspec.ValidationError) as error:
         raise InvalidData(f"costs: {error}") from error
 
 
@@ -47,3 +48,14 @@ def unit_path(unit: Unit, action: str = "") -> str:
 def given_of(entries: Mapping[str, object]) -> dict[str, object]:
     """Return the options that are given: those of None are left out."""
     return {name: value for name, value in entries.items() if value is not None}
+
+
+def json_of(body: Mapping[str, object]) -> bytes:
+    """Write a body as JSON: NaN as null, a number of numpy as a number."""
+    return msgspec.json.encode(body, enc_hook=_number)
+
+
+def _number(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"expected a number, got {value!r}")

@@ -79,7 +79,7 @@ def windows_of(given: Any, unit: Unit | None = None, last_cycle: float | None = 
         columns = _array([*given.values()], np.float64)
         if columns.ndim != 2:
             raise InvalidData(f"columns: expected T values in each, got {columns.ndim - 1} dimensions")
-        return [Window(_named(unit), _cycle(last_cycle), columns.T, tuple(given))]
+        return [window_of(unit, last_cycle, columns.T, columns=tuple(given))]
     if isinstance(given, Sequence) and all(isinstance(each, Mapping | Window | np.ndarray) for each in given):
         return [window for each in given for window in windows_of(each)]
     readings = _array(given)
@@ -87,7 +87,7 @@ def windows_of(given: Any, unit: Unit | None = None, last_cycle: float | None = 
         raise InvalidData(f"readings: expected an array [T, F] or [W, T, F], got {readings.ndim} dimensions")
     if readings.ndim == 3:
         return windows_of([*readings])
-    return [Window(_named(unit), _cycle(last_cycle), readings)]
+    return [window_of(unit, last_cycle, readings)]
 
 
 def name_of(unit: object) -> str:
@@ -101,15 +101,23 @@ def name_of(unit: object) -> str:
     raise InvalidData(f"unit: expected a name, got {unit!r}")
 
 
-def _named(unit: object) -> str | None:
-    return None if unit is None else name_of(unit)
+def window_of(
+    unit: object,
+    last_cycle: Any,  # noqa: ANN401 a number of any library
+    readings: FloatArray,
+    *,
+    columns: tuple[str, ...] = (),
+) -> Window:
+    """Make a window of what callers name it by.
 
-
-def _cycle(given: Any) -> float | None:  # noqa: ANN401 numbers of any library
+    Raises:
+        InvalidData: `unit` is no name, or `last_cycle` no number.
+    """
     try:
-        return None if given is None else float(given)
+        cycle = None if last_cycle is None else float(last_cycle)
     except (TypeError, ValueError):
-        raise InvalidData(f"last_cycle: expected a number, got {given!r}") from None
+        raise InvalidData(f"last_cycle: expected a number, got {last_cycle!r}") from None
+    return Window(None if unit is None else name_of(unit), cycle, readings, columns)
 
 
 def numbered(

@@ -11,7 +11,7 @@ import numpy as np
 from export.bundle import Manifest
 from model.dataset import ReadingsByCycle
 from model.domain import BoolArray, FloatArray, IntArray, Trajectory
-from rul_client.readings import Frame, Window
+from rul_client.readings import Frame, Unit, Window, window_of
 
 LAST: Final = 2**62
 """`every` for the last window alone: no unit has as many readings."""
@@ -86,8 +86,12 @@ def apart(cycles: IntArray, every: int) -> IntArray:
     return np.flatnonzero(np.diff((cycles[-1] - cycles) // every, append=-1))
 
 
-def last_windows(given: str | Path | Frame, manifest: Manifest) -> list[Window]:
+def last_windows(
+    given: str | Path | Frame, manifest: Manifest, unit: Unit | None = None, last_cycle: float | None = None
+) -> list[Window]:
     """Make the last window of each unit of a file or DataFrame.
+
+    `unit` and `last_cycle` are of a DataFrame that names none.
 
     Raises:
         InvalidData: it cannot be read, or has none of the model's columns.
@@ -106,6 +110,11 @@ def last_windows(given: str | Path | Frame, manifest: Manifest) -> list[Window]:
     places = [i for i, name in enumerate(manifest.schema_of_columns.names) if name not in absent]
     names = tuple(manifest.schema_of_columns.names[i] for i in places)
     return [
-        Window(each.unit or None, each.last_cycle if has_cycle else None, each.readings[:, places], names)
+        window_of(
+            each.unit or unit,
+            each.last_cycle if has_cycle else last_cycle,
+            each.readings[:, places],
+            columns=names,
+        )
         for each in windows.between(0, len(windows))
     ]

@@ -332,6 +332,31 @@ async def test_a_data_frame_sends_the_last_window_of_each_unit_in_order_of_cycle
 
 
 @pytest.mark.parametrize(
+    ("columns", "window"),
+    [
+        ({"sensor_1": [5, 6]}, last_window("7", 9, 5, 6)),
+        ({"cycle": [1, 2], "sensor_1": [5, 6]}, last_window("7", 2, 5, 6)),
+        ({"unit": ["a", "a"], "cycle": [1, 2], "sensor_1": [5, 6]}, last_window("a", 2, 5, 6)),
+    ],
+    ids=["neither", "no unit", "both"],
+)
+async def test_a_data_frame_without_a_unit_or_cycles_has_those_that_are_given(columns, window):
+    server = Server(good())
+
+    await server.ask(pd.DataFrame(columns), unit=7, last_cycle=9)
+
+    assert server.sent()["windows"] == [window]
+
+
+async def test_costs_may_be_numbers_of_numpy():
+    server = Server(good())
+
+    await server.ask(COLUMNS, costs={"planned": np.float64(1), "failure": np.int64(10)})
+
+    assert server.sent()["costs"] == {"planned": 1, "failure": 10}
+
+
+@pytest.mark.parametrize(
     ("columns", "error"),
     [
         ({"speed": [1]}, "the frame has none of the columns that fake reads"),
@@ -429,6 +454,7 @@ async def test_readings_without_a_whole_cycle_each_are_refused_before_anything_i
         ({"explain": "all"}, "explain: expected one of none, attention, sensors, full, got 'all'"),
         ({"costs": (1, 10)}, r"costs: expected a mapping with planned and failure, got \(1, 10\)"),
         ({"costs": {"planned": 1}}, "costs: .*missing required field `failure`"),
+        ({"costs": {"planned": 1, "failure": object()}}, "costs: .*object"),
         ({"costs": {"planned": 1, "failure": "10"}}, "costs: .*`str`"),
         ({"costs": {"planned": 10, "failure": 1}}, "costs: failure: expected more than planned"),
     ],
