@@ -17,8 +17,6 @@ from rul_client.errors import RemoteFailed
 
 Result = TypeVar("Result")
 LOCAL: Final = "http://localhost:3000"
-Unit = str | int
-"""The name of a unit: many sources number them."""
 
 
 class InvalidAddress(typer.BadParameter, RemoteFailed):
@@ -148,7 +146,6 @@ def is_loopback(host: str | None) -> bool:
         return host == "localhost"
 
 
-def in_path(name: Unit) -> str:
+def in_path(name: str) -> str:
     """Quote a name as a part of a path; `.` and `..` would be taken as folders."""
-    name = str(name)
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")

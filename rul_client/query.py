@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Literal, get_args
 
 import msgspec
@@ -32,7 +33,7 @@ def check_options(explain: str, costs: object) -> None:
         raise InvalidData(f"costs: expected a mapping with planned and failure, got {costs!r}")
     try:
         msgspec.json.decode(json_of(costs), type=decision.Costs)
-    except (TypeError, msgspec.ValidationError) as error:
+    except (InvalidData, msgspec.ValidationError) as error:
         raise InvalidData(f"costs: {error}") from error
 
 
@@ -51,11 +52,17 @@ def given_of(entries: Mapping[str, object]) -> dict[str, object]:
 
 
 def json_of(body: Mapping[str, object]) -> bytes:
-    """Write a body as JSON: NaN as null, a number of numpy as a number."""
-    return msgspec.json.encode(body, enc_hook=_number)
+    """Write a body as JSON: NaN as null, a number or time of numpy or pandas as one.
+
+    Raises:
+        InvalidData: it holds something else.
+    """
+    return msgspec.json.encode(body, enc_hook=_plain)
 
 
-def _number(value: object) -> object:
+def _plain(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"expected a number, got {value!r}")
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise InvalidData(f"expected numbers, text and times, got {type(value).__name__}")

@@ -817,8 +817,9 @@ async def test_numbers_and_times_are_sent_as_pandas_has_them():
 
 
 async def test_what_json_cannot_hold_is_refused_before_anything_is_sent():
-    with pytest.raises(InvalidData, match="got object"):
-        await Server().ask(ROWS, last_cycle=object())
+    async with Server().client() as client:
+        with pytest.raises(InvalidData, match="got object"):
+            await client.outcome("1", "failed", 9, time=object())
 
 
 @pytest.mark.parametrize(("name", "path"), [(".", "%2E"), ("..", "%2E%2E"), ("a.b", "a.b"), ("a/b", "a%2Fb")])
