@@ -60,12 +60,12 @@ class ModelSummary(msgspec.Struct, frozen=True):
         """Summarise a loaded model."""
         name, manifest = model.name, model.manifest
         columns = {column.name: column.unit for column in manifest.columns}
-        of_manifest = columns, manifest.context, manifest.cap, manifest.horizons
         candidate, body = model.candidate, None
         if candidate is not None:
             change, returned = candidate.change, candidate.returned or None
             body = CandidateBody(change.action, candidate.model, change.share, returned)
-        return cls(name.name, name.version, name.sha256, model.provider, *of_manifest, model.planner.costs, body)
+        read = columns, manifest.context, manifest.cap, manifest.horizons, model.planner.costs
+        return cls(name.name, name.version, name.sha256, model.provider, *read, body)
 
 
 class ModelBody(ModelSummary, frozen=True):
