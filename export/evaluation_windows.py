@@ -6,8 +6,10 @@ This module must not know torch or screens.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -89,8 +91,8 @@ def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajector
 def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:
     """Read the RUL of each unit at its last reading, in cycles.
 
-    CSV and Parquet have the columns `unit` and `rul`. Other files have one number a line, in the order
-    of the units in the data, as NASA's RUL_FD001.txt.
+    CSV and Parquet have the columns `unit` and `rul`. Other files have one number a line, as NASA's
+    RUL_FD001.txt, of units that the data has in order of their numbers or names.
 
     Raises:
         InvalidData: the file cannot be read, or its units are not those of the data.
@@ -156,10 +158,21 @@ def _one_a_line(path: Path, units: Sequence[str]) -> dict[str, float]:
         raise InvalidData(
             f"{path}: expected one number for each of {len(units)} units, got {len(numbers)} lines"
         )
+    if [*units] not in (sorted(units), sorted(units, key=_by_number)):
+        first, second = next((a, b) for a, b in pairwise(units) if _by_number(a) > _by_number(b))
+        raise InvalidData(
+            f"{path}: one number a line is for units in order, and in the data unit {first} comes before "
+            f"unit {second}: give a CSV with the columns unit and rul"
+        )
     return {
         unit: _checked(_number(text), f"{path}: line {n}")
         for unit, (n, text) in zip(units, numbers, strict=True)
     }
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Order names as people do: pump 9 before pump 10."""
+    return [(int(part), "") if n % 2 else (0, part) for n, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
 def _number(text: str) -> float:

@@ -20,6 +20,18 @@ def test_numbers_of_a_c_mapss_file_belong_to_the_units_in_order(tmp_path):
     assert read_true_ruls(path, UNITS) == {"a": 112.0, "b": 98.0, "c": 7.0}
 
 
+@pytest.mark.parametrize("units", [["1", "2", "10"], ["pump 9", "pump 10"], ["pump 10", "pump 9"], ["only"]])
+def test_units_in_order_of_number_or_of_name_take_one_number_a_line(tmp_path, units):
+    path = written(tmp_path, "rul.txt", "\n".join(str(n) for n in range(len(units))))
+
+    assert [*read_true_ruls(path, units)] == units
+
+
+def test_numbers_without_names_are_refused_where_the_data_has_its_units_in_another_order(tmp_path):
+    with pytest.raises(InvalidData, match=r"unit 2 comes before unit 1.*columns unit and rul"):
+        read_true_ruls(written(tmp_path, "rul.txt", "1\n2\n3\n"), ["2", "1", "3"])
+
+
 def test_a_csv_names_its_units(tmp_path):
     path = written(tmp_path, "rul.csv", "note,rul,unit\nx,5,c\ny,0,a\nz,7.5,b\n")
 
