@@ -39,6 +39,14 @@ def write_csv(path, table, *, header=HEADER, delimiter=","):
     return path
 
 
+def write_parquet(path, table, *, header=HEADER):
+    pq.write_table(pa.Table.from_arrays([*map(pa.array, zip(*table, strict=True))], header), path)
+    return path
+
+
+WRITERS = {"csv": write_csv, "parquet": write_parquet}
+
+
 def test_unit_cycle_setting_sensor_failure_and_what_is_left_out_are_guessed(tmp_path):
     draft = draft_fleet([write_csv(tmp_path / "pumps.csv", rows())])
 
@@ -85,12 +93,8 @@ def test_the_written_file_is_a_fleet_with_comments_whatever_the_delimiter(tmp_pa
 
 def test_parquet_gives_the_same_draft_as_csv(tmp_path):
     table = list(rows())
-    columns = dict(zip(HEADER, zip(*table, strict=True), strict=True))
-    pq.write_table(
-        pa.table({name: list(values) for name, values in columns.items()}), tmp_path / "pumps.parquet"
-    )
 
-    from_parquet = draft_fleet([tmp_path / "pumps.parquet"])
+    from_parquet = draft_fleet([write_parquet(tmp_path / "pumps.parquet", table)])
     from_csv = draft_fleet([write_csv(tmp_path / "pumps.csv", table)])
 
     assert from_parquet.form == "parquet"
@@ -194,14 +198,6 @@ def test_a_column_that_counts_down_to_the_failure_is_no_cycle(tmp_path, name):
     assert draft.left_out == ((name, "the answer: it counts down to the failure"),)
 
 
-def test_a_column_of_dates_beside_the_cycle_is_left_out_as_time(tmp_path):
-    table = [(1 + n // 30, 1 + n % 30, f"2026-03-{1 + n % 30:02}", n * 0.37 % 5) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "read on", "flow"))])
-
-    assert draft.left_out == (("read on", "time: the cycle number tells it"),)
-
-
 def test_a_row_that_is_twice_does_not_hide_the_cycle(tmp_path):
     table = [(1 + n // 30, 1 + n % 30, n / 7, n * 0.37 % 5) for n in range(90)]
 
@@ -213,12 +209,22 @@ def test_a_row_that_is_twice_does_not_hide_the_cycle(tmp_path):
     assert list(draft.columns) == ["flow"]
 
 
-def test_a_column_with_one_word_among_numbers_is_left_out_with_that_word(tmp_path):
-    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5, "off" if n == 7 else n % 9) for n in range(90)]
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (lambda n: f"2026-03-{1 + n % 30:02}", "time: the cycle number tells it"),
+        (lambda n: "off" if n == 7 else n % 9, "text: 1 of 90 cells is no number, such as 'off'"),
+        (lambda n: f'"{n},5"', "numbers as text: '0,5'"),
+        (lambda n: 2**60 + n, "whole numbers beyond 2^53: an id, or a time"),
+    ],
+    ids=["dates beside the cycle", "one word among numbers", "numbers as text", "numbers beyond float64"],
+)
+def test_a_column_that_holds_no_readings_is_left_out_with_the_reason(tmp_path, cell, reason):
+    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5, cell(n)) for n in range(90)]
 
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow", "heat"))])
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow", "other"))])
 
-    assert draft.left_out == (("heat", "text: 1 of 90 cells is no number, such as 'off'"),)
+    assert draft.left_out == (("other", reason),)
 
 
 @pytest.mark.parametrize("days", [1, 4])
@@ -317,28 +323,30 @@ def test_infinite_and_missing_readings_do_not_hide_a_sensor(tmp_path):
     assert [column.name for column in draft.columns.values()] == ["flow"]
 
 
-def test_a_table_without_numbers_that_change_is_refused(tmp_path):
-    path = write_csv(tmp_path / "x.csv", [("a", n, "text") for n in range(9)], header=("unit", "day", "note"))
-
-    with pytest.raises(InvalidData, match="no column of numbers that change, got unit, day, note"):
-        draft_fleet([path])
+HEADER_AGAIN = [("unit", "day", "flow") if n == 40 else (1 + n // 30, 1 + n % 30, n % 7) for n in range(90)]
 
 
-def test_a_header_that_a_file_has_again_is_named_with_its_line(tmp_path):
-    header = ("unit", "day", "flow")
-    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5) for n in range(90)]
-    path = write_csv(tmp_path / "x.csv", [*table[:40], header, *table[40:]], header=header)
-
-    with pytest.raises(InvalidData, match=r"x\.csv: line 42, column 'day': expected a number, got 'day'"):
-        draft_fleet([path])
-
-
-def test_a_word_in_the_only_column_of_a_parquet_file_is_named_with_its_row(tmp_path):
-    columns = {"unit": [1] * 20 + [2] * 20, "flow": ["1.5"] * 9 + ["off"] + ["2.5"] * 30}
-    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
-
-    with pytest.raises(InvalidData, match=r"x\.parquet: row 10, column 'flow': expected a number, got 'off'"):
-        draft_fleet([tmp_path / "x.parquet"])
+@pytest.mark.parametrize(
+    ("form", "header", "table", "message"),
+    [
+        ("csv", ("unit", "day", "note"), [("a", n, "text") for n in range(9)],
+         "no column of numbers that change, got unit, day, note"),
+        ("csv", ("unit", "day", "flow"), HEADER_AGAIN,
+         r"x\.csv: line 42, column 'day': expected a number, got 'day'"),
+        ("parquet", ("unit", "flow"), [(1 + n // 20, "off" if n == 9 else "1.5") for n in range(40)],
+         r"x\.parquet: row 10, column 'flow': expected a number, got 'off'"),
+        ("csv", ("a", "b"), [(1, 2), (1, 2, 3)], r"x\.csv: cannot be read as a table"),
+        *[(form, ("unit", "day", "flow", "flow"), [(1 + n // 30, n % 30, n % 7, n % 5) for n in range(90)],
+           rf"x\.{form}: the header has flow more than once: rename all but one") for form in WRITERS],
+    ],
+    ids=["no numbers that change", "a header again", "a word in the only column", "no table",
+         "a column twice in csv", "a column twice in parquet"],
+)  # fmt: skip
+def test_a_file_without_a_column_for_a_model_is_refused_with_the_place(
+    tmp_path, form, header, table, message
+):
+    with pytest.raises(InvalidData, match=message):
+        draft_fleet([WRITERS[form](tmp_path / f"x.{form}", table, header=header)])
 
 
 def test_files_that_share_no_column_are_named_with_what_each_has(tmp_path):
@@ -349,30 +357,6 @@ def test_files_that_share_no_column_are_named_with_what_each_has(tmp_path):
     expected = rf"a\.csv and .*b\.csv have no column in common: .*{having}"
     with pytest.raises(InvalidData, match=expected):
         draft_fleet([one, one, other])
-
-
-def test_a_file_that_is_no_table_is_refused(tmp_path):
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n1,2,3\n")
-
-    with pytest.raises(InvalidData, match=r"x\.csv: cannot be read as a table"):
-        draft_fleet([tmp_path / "x.csv"])
-
-
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_a_column_that_a_file_has_twice_is_refused_as_every_command_refuses_it(tmp_path, form):
-    header, table = ("unit", "day", "flow", "flow"), [(1 + n // 30, n % 30, n % 7, n % 5) for n in range(90)]
-    path = tmp_path / f"x.{form}"
-    if form == "csv":
-        write_csv(path, table, header=header)
-    else:
-        pq.write_table(
-            pa.Table.from_arrays([pa.array(column) for column in zip(*table, strict=True)], header), path
-        )
-
-    with pytest.raises(
-        InvalidData, match=rf"x\.{form}: the header has flow more than once: rename all but one"
-    ):
-        draft_fleet([path])
 
 
 @pytest.mark.parametrize(
@@ -407,55 +391,25 @@ def test_rul_fleet_init_writes_a_file_that_rul_inspect_reads(tmp_path):
     assert inspected.exit_code == 0, inspected.output
 
 
-def test_the_folder_of_a_fleet_file_is_made(tmp_path):
-    data = write_csv(tmp_path / "pumps.csv", rows())
+def test_a_fleet_file_is_not_overwritten_unasked_and_its_folder_is_made(tmp_path):
+    data, out = write_csv(tmp_path / "pumps.csv", rows()), tmp_path / "new" / "pumps.toml"
 
-    result = rul("fleet", "init", data, "--out", tmp_path / "new" / "pumps.toml")
-
-    assert result.exit_code == 0, result.exception
-    assert (tmp_path / "new" / "pumps.toml").is_file()
-
-
-def test_a_fleet_file_is_not_overwritten_unasked(tmp_path):
-    data = write_csv(tmp_path / "pumps.csv", rows())
-    (tmp_path / "pumps.toml").write_text("mine")
-
-    result = rul("fleet", "init", data, "--out", tmp_path / "pumps.toml")
+    assert rul("fleet", "init", data, "--out", out).exit_code == 0
+    out.write_text("mine")
+    result = rul("fleet", "init", data, "--out", out)
 
     assert isinstance(result.exception, FleetExists)
-    assert (tmp_path / "pumps.toml").read_text() == "mine"
-    assert rul("fleet", "init", data, "--out", tmp_path / "pumps.toml", "--overwrite").exit_code == 0
+    assert out.read_text() == "mine"
+    assert rul("fleet", "init", data, "--out", out, "--overwrite").exit_code == 0
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_units_with_numbers_beyond_those_of_float64_stay_apart(tmp_path, form):
-    ids = [2**60 + n // 30 for n in range(90)]
-    days, flows = [1 + n % 30 for n in range(90)], [n * 0.37 % 5 for n in range(90)]
-    path = tmp_path / f"x.{form}"
-    if form == "csv":
-        write_csv(path, zip(ids, days, flows, strict=True), header=("id", "day", "flow"))
-    else:
-        pq.write_table(pa.table({"id": ids, "day": days, "flow": flows}), path)
+    table = [(2**60 + n // 30, 1 + n % 30, n * 0.37 % 5) for n in range(90)]
 
-    draft = draft_fleet([path])
+    draft = draft_fleet([WRITERS[form](tmp_path / f"x.{form}", table, header=("id", "day", "flow"))])
 
     assert (draft.unit_column, draft.units) == ("id", 3)
-
-
-def test_a_column_of_numbers_beyond_those_of_float64_is_left_out_with_the_reason(tmp_path):
-    table = [(1 + n // 30, 1 + n % 30, 2**60 + n, n * 0.37 % 5) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "key", "flow"))])
-
-    assert draft.left_out == (("key", "whole numbers beyond 2^53: an id, or a time"),)
-
-
-def test_a_column_of_numbers_as_text_is_left_out_with_the_first(tmp_path):
-    table = [(1 + n // 30, 1 + n % 30, f'"{n},5"', n * 0.37 % 5) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "heat", "flow"))])
-
-    assert draft.left_out == (("heat", "numbers as text: '0,5'"),)
 
 
 def test_a_fleet_file_that_cannot_be_written_is_one_clear_line(tmp_path):
