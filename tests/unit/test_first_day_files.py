@@ -37,10 +37,21 @@ def csv_file(path, header=HEADER, rows=ROWS, delimiter=",", decimal="."):
     return path
 
 
-def columns(header=HEADER, rows=ROWS):
-    return pa.table(
-        {name: list(values) for name, values in zip(header, zip(*rows, strict=True), strict=True)}
-    )
+def columns(rows=ROWS):
+    return pa.Table.from_arrays([*map(pa.array, zip(*rows, strict=True))], HEADER)
+
+
+def a_file(path, rows=ROWS):
+    """Write rows in the format of the path's suffix."""
+    if path.suffix == ".csv":
+        csv_file(path, rows=rows)
+    elif path.suffix == ".parquet":
+        pq.write_table(columns(rows), path)
+    elif path.suffix == ".xlsx":
+        write_xlsx(path, [HEADER, *rows])
+    else:
+        feather.write_feather(columns(rows), path)
+    return path
 
 
 def assert_rows(units):
@@ -60,13 +71,6 @@ def test_a_spreadsheet_is_read_and_its_whole_numbers_are_units(tmp_path):
     assert_rows([replace(unit, unit="ab"[i]) for i, unit in enumerate(units)])
 
 
-def test_a_wrong_cell_of_a_spreadsheet_is_named_with_its_row(tmp_path):
-    path = write_xlsx(tmp_path / "pumps.xlsx", [HEADER, ROWS[0], (None,) * 5, ("a", 2, "broken", 1, 1)])
-
-    with pytest.raises(InvalidData, match=r"pumps\.xlsx: line 4, column 'load': .* got 'broken'"):
-        read_trajectories(path, PUMPS)
-
-
 def test_further_sheets_of_a_spreadsheet_are_said_to_be_unread(tmp_path, caplog):
     assert_rows(
         read_trajectories(write_xlsx(tmp_path / "p.xlsx", [HEADER, *ROWS], sheets=("May", "June")), PUMPS)
@@ -75,18 +79,18 @@ def test_further_sheets_of_a_spreadsheet_are_said_to_be_unread(tmp_path, caplog)
     assert "only the first sheet is read, 'May'" in caplog.text
 
 
-def test_a_stray_cell_far_outside_of_the_table_is_refused_before_memory_is_taken(tmp_path):
-    path = write_xlsx(tmp_path / "pumps.xlsx", [HEADER, *ROWS], stray="XFD1048576")
-
-    with pytest.raises(InvalidData, match="up to row 1,048,576: delete what stands far"):
-        read_trajectories(path, PUMPS)
-
-
-def test_a_file_that_is_no_spreadsheet_is_refused(tmp_path):
-    (tmp_path / "pumps.xlsx").write_text("unit,cycle")
-
-    with pytest.raises(InvalidData, match=r"pumps\.xlsx: cannot be read as a spreadsheet"):
-        read_trajectories(tmp_path / "pumps.xlsx", PUMPS)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rows": [HEADER, ROWS[0], (None,) * 5, ("a", 2, "broken", 1, 1)]},
+         r"pumps\.xlsx: line 4, column 'load': .* got 'broken'"),
+        ({"rows": [HEADER, *ROWS], "stray": "XFD1048576"}, "up to row 1,048,576: delete what stands far"),
+    ],
+    ids=["a wrong cell", "a cell far outside of the table"],
+)  # fmt: skip
+def test_a_wrong_spreadsheet_is_refused_with_the_place(tmp_path, given, message):
+    with pytest.raises(InvalidData, match=message):
+        read_trajectories(write_xlsx(tmp_path / "pumps.xlsx", **given), PUMPS)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +110,7 @@ def test_a_feather_file_whose_texts_lie_outside_it_is_refused(tmp_path, read):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("form", ["csv", "parquet", "feather", "arrow", "xlsx"])
 def test_every_format_is_read_packed_or_not_without_a_fleet(tmp_path, form, packed):
-    path = tmp_path / f"pumps.{form}"
-    if form == "csv":
-        csv_file(path)
-    elif form == "parquet":
-        pq.write_table(columns(), path)
-    elif form == "xlsx":
-        write_xlsx(path, [HEADER, *ROWS])
-    else:
-        feather.write_feather(columns(), path)
+    path = a_file(tmp_path / f"pumps.{form}")
     if packed:
         path = path.rename(tmp_path / "plain")
         (tmp_path / f"pumps.{form}.gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -126,12 +122,21 @@ def test_every_format_is_read_packed_or_not_without_a_fleet(tmp_path, form, pack
     assert absent == []
 
 
-def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):
-    path = tmp_path / "pumps.csv.gz"
-    path.write_bytes(gzip.compress(b"unit,cycle\n" * 1000)[:-20])
+@pytest.mark.parametrize(
+    ("name", "stored", "message"),
+    [
+        ("pumps.csv.gz", gzip.compress(b"unit,cycle\n" * 1000)[:-20], "cannot be read"),
+        ("pumps.xlsx", b"unit,cycle", "cannot be read as a spreadsheet"),
+        ("pumps.csv", f"{','.join(HEADER)},oil (°C)".encode("cp1252"),
+         r"expected UTF-8 text, got the byte 0xb0\. .*: iconv -f WINDOWS-1252"),
+    ],
+    ids=["cut off", "no spreadsheet", "another encoding"],
+)  # fmt: skip
+def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path, name, stored, message):
+    (tmp_path / name).write_bytes(stored)
 
-    with pytest.raises(InvalidData, match=r"pumps\.csv\.gz: cannot be read"):
-        read_trajectories(path, PUMPS)
+    with pytest.raises(InvalidData, match=f"{name}: {message}"):
+        read_trajectories(tmp_path / name, PUMPS)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -147,28 +152,21 @@ def test_decimal_commas_are_read_and_said(tmp_path, delimiter, caplog):
     assert "decimal commas: 2,5 is read as 2.5" in caplog.text
 
 
-def test_points_and_commas_in_one_number_are_refused(tmp_path):
-    path = csv_file(tmp_path / "p.csv", rows=[("a", 1, "2,5", "1.234,5", 9)], delimiter=";")
-
-    with pytest.raises(InvalidData, match=r"expected a number, got '1\.234,5'"):
-        read_trajectories(path, PUMPS)
-
-
 @pytest.mark.parametrize(
-    ("cell", "message"),
+    ("cell", "delimiter", "message"),
     [
-        ("x", r"expected a number, got 'x'"),
-        ("9.062", r"expected a number, got '9\.062': .* decimal commas"),
+        ("x", ";", r"got 'x'"),
+        ("9.062", ";", r"got '9\.062': .* decimal commas"),
+        ("1.234,5", ";", r"got '1\.234,5'"),
+        ('"1,500"', ",", "got '1,500': write a decimal point; decimal commas"),
     ],
-    ids=["text", "a point"],
+    ids=["text", "a point beside commas", "a point and a comma", "a comma between commas"],
 )
-def test_a_cell_that_is_no_number_with_a_decimal_comma_is_refused_beside_those_that_are(
-    tmp_path, cell, message
-):
-    rows = [("a", 1, "40,5", "2,5", 9), ("a", 2, "1,5", cell, 9)]
+def test_a_cell_that_is_no_number_as_the_file_writes_them_is_refused(tmp_path, cell, delimiter, message):
+    rows = [("a", 1, "40,5" if delimiter == ";" else 40, 2, 9), ("a", 2, 1, cell, 9)]
 
-    with pytest.raises(InvalidData, match=rf"line 3, column 'vibration': {message}"):
-        read_trajectories(csv_file(tmp_path / "pumps.csv", rows=rows, delimiter=";"), PUMPS)
+    with pytest.raises(InvalidData, match=f"line 3, column 'vibration': expected a number, {message}"):
+        read_trajectories(csv_file(tmp_path / "pumps.csv", rows=rows, delimiter=delimiter), PUMPS)
 
 
 def test_quoted_decimal_commas_are_read_between_semicolons(tmp_path):
@@ -178,13 +176,6 @@ def test_quoted_decimal_commas_are_read_between_semicolons(tmp_path):
     ]
 
     assert_rows(read_trajectories(csv_file(tmp_path / "p.csv", rows=rows, delimiter=";"), PUMPS))
-
-
-def test_a_decimal_comma_between_commas_is_refused_with_the_way_out(tmp_path):
-    path = csv_file(tmp_path / "p.csv", rows=[("a", 1, 40, '"1,500"', 9)])
-
-    with pytest.raises(InvalidData, match="got '1,500': write a decimal point; decimal commas"):
-        read_trajectories(path, PUMPS)
 
 
 @pytest.mark.parametrize("cell", ["#NV", "#DIV/0!", "#VALUE!", "-", "<NA>"])
@@ -208,10 +199,10 @@ def test_utf_16_with_its_mark_is_read(tmp_path, encoding):
 @pytest.mark.parametrize("cells", [("true", "false"), ("TRUE", "FALSE"), ("True", "False")])
 def test_true_and_false_are_one_and_zero(tmp_path, cells):
     path = csv_file(tmp_path / "p.csv", rows=[("a", n, 40, cell, 9) for n, cell in enumerate(cells)])
-    pq.write_table(columns(rows=[("a", 0, 40, True, 9), ("a", 1, 40, False, 9)]), tmp_path / "p.parquet")
+    typed = a_file(tmp_path / "p.parquet", [("a", 0, 40, True, 9), ("a", 1, 40, False, 9)])
 
-    for file, fleet in ((path, PUMPS), (tmp_path / "p.parquet", replace(PUMPS, format="parquet"))):
-        assert read_trajectories(file, fleet)[0].readings[:, 1].tolist() == [1.0, 0.0]
+    for file in (path, typed):
+        assert read_trajectories(file, PUMPS)[0].readings[:, 1].tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("cells", [(1, 2), (1.0, 2.0), ("1.000e+00", "2.000e+00"), ("1", "2")])
@@ -255,30 +246,12 @@ def test_dates_of_one_unit_in_several_files_go_on(tmp_path):
 
 @pytest.mark.parametrize("form", ["parquet", "xlsx"])
 def test_typed_dates_are_cycles_too(tmp_path, form):
-    rows = [("a", date(2026, 3, 2), 40, 2, 9), ("a", date(2026, 3, 1), 40, 1, 9)]
-    path = tmp_path / f"pumps.{form}"
-    if form == "xlsx":
-        write_xlsx(path, [HEADER, *rows])
-    else:
-        pq.write_table(columns(rows=[(u, datetime(d.year, d.month, d.day), *x) for u, d, *x in rows]), path)  # noqa: DTZ001
+    of = {"xlsx": date, "parquet": datetime}[form]
+    rows = [("a", of(2026, 3, 2), 40, 2, 9), ("a", of(2026, 3, 1), 40, 1, 9)]
 
-    (unit,) = read_trajectories(path, PUMPS)
+    (unit,) = read_trajectories(a_file(tmp_path / f"pumps.{form}", rows), PUMPS)
 
     assert unit.readings[:, 1].tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        ("2026-03-01", r"line 3: unit a, cycle 1: duplicate of .*line 2"),
-        ("2026-13-01", r"line 3, column 'cycle': expected a date such as 2026-03-01"),
-    ],
-)
-def test_a_date_that_is_a_duplicate_or_none_is_named_with_its_line(tmp_path, second, message):
-    path = csv_file(tmp_path / "p.csv", rows=[("a", day, 40, 2, 9) for day in ("2026-03-01", second)])
-
-    with pytest.raises(InvalidData, match=message):
-        read_trajectories(path, PUMPS)
 
 
 CYCLES_WANTED = (
@@ -286,30 +259,29 @@ CYCLES_WANTED = (
 )
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_a_cycle_that_is_neither_a_number_nor_a_date_is_refused_with_both(tmp_path, form):
-    rows = [("a", f"01/{day:02}/2024", 40, 2, 9) for day in (2, 3)]
-    path = tmp_path / f"p.{form}"
-    if form == "csv":
-        csv_file(path, rows=rows)
-    else:
-        pq.write_table(columns(rows=rows), path)
+@pytest.mark.parametrize(
+    ("form", "cycles", "message"),
+    [
+        ("csv", ("2026-03-01", "2026-03-01"), r"line 3: unit a, cycle 1: duplicate of .*line 2"),
+        ("csv", ("2026-03-01", "2026-13-01"),
+         "line 3, column 'cycle': expected a date such as 2026-03-01"),
+        ("csv", ("", "2026-03-01"), "line 2, column 'cycle': expected a date .*, got ''"),
+        ("csv", ("01/02/2024", "01/03/2024"), CYCLES_WANTED),
+        ("parquet", ("01/02/2024", "01/03/2024"), CYCLES_WANTED),
+    ],
+    ids=["twice", "no day", "missing in the first row", "no date in csv", "no date in parquet"],
+)  # fmt: skip
+def test_a_wrong_date_is_refused_with_its_place(tmp_path, form, cycles, message):
+    path = a_file(tmp_path / f"p.{form}", [("a", cycle, 40, 2, 9) for cycle in cycles])
 
-    with pytest.raises(InvalidData, match=CYCLES_WANTED):
-        read_trajectories(path, PUMPS)
-
-
-def test_a_missing_date_in_the_first_row_is_refused_as_a_date(tmp_path):
-    path = csv_file(tmp_path / "p.csv", rows=[("a", day, 40, 2, 9) for day in ("", "2026-03-01")])
-
-    with pytest.raises(InvalidData, match=r"line 2, column 'cycle': expected a date .*, got ''"):
+    with pytest.raises(InvalidData, match=message):
         read_trajectories(path, PUMPS)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
 def test_whole_numbers_stored_as_text_are_cycles(tmp_path, kind):
     rows = [("a", str(cycle), 40, cycle, 9) for cycle in (9, 10)]
-    table = columns(rows=rows)
+    table = columns(rows)
     place = table.column_names.index("cycle")
     pq.write_table(table.set_column(place, "cycle", table["cycle"].cast(kind)), tmp_path / "p.parquet")
 

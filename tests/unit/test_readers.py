@@ -317,16 +317,6 @@ def test_a_wrong_cmapss_file_is_refused_with_its_line(tmp_path, lines, message):
         read_trajectories(write(tmp_path, *lines, name="train.txt"), fleet_named("cmapss"))
 
 
-def test_a_file_in_another_encoding_is_refused(tmp_path):
-    path = tmp_path / "pumps.csv"
-    path.write_bytes(f"{HEADER},oil (°C)".encode("cp1252"))
-
-    with pytest.raises(
-        InvalidData, match=r"expected UTF-8 text, got the byte 0xb0\. .*: iconv -f WINDOWS-1252"
-    ):
-        read_trajectories(path, PUMPS)
-
-
 def test_files_that_are_not_there_are_named(tmp_path):
     with pytest.raises(InvalidData, match=r"pumps\.csv: no such file"):
         read_trajectories(tmp_path / "pumps.csv", PUMPS)
