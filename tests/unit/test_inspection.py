@@ -42,6 +42,16 @@ def lines(found, level):
     return [finding.text for finding in found if finding.level == level]
 
 
+def each_row(change):
+    """Change the text by what `change` makes of the cells of each row."""
+
+    def changed(text):
+        head, *rows = (line.split(",") for line in text.splitlines())
+        return "\n".join(",".join(map(str, row)) for row in [head, *(change(*row) for row in rows)])
+
+    return changed
+
+
 def with_column(text, header, value):
     """Add a column whose cells are `value(unit, cycle, life)`."""
     first, *rows = text.splitlines()
@@ -152,13 +162,7 @@ FOLDS = split_units([str(unit + 1) for unit in range(24)], parts=5, seed=0)
 
 def only_in(units):
     """Empty the pressure of all other units."""
-
-    def change(text):
-        head, *rows = (line.split(",") for line in text.splitlines())
-        kept = [row if row[0] in units else [*row[:-1], ""] for row in rows]
-        return "\n".join(",".join(row) for row in [head, *kept])
-
-    return change
+    return each_row(lambda unit, *more: [unit, *more] if unit in units else [unit, *more[:-1], ""])
 
 
 @pytest.mark.parametrize(
@@ -321,24 +325,14 @@ def test_units_that_have_not_failed_and_gaps_in_cycles_are_noted(inspected):
 
 @pytest.mark.parametrize(("offset", "said"), [(0, False), (500, True)])
 def test_cycle_numbers_that_are_no_ages_are_a_warning(inspected, offset, said):
-    def later(text):
-        head, *rows = (line.split(",") for line in text.splitlines())
-        return "\n".join(",".join(r) for r in [head, *([u, f"{int(c) + offset}", *m] for u, c, *m in rows)])
+    _, found = inspected(change=each_row(lambda unit, cycle, *more: [unit, int(cycle) + offset, *more]))
 
-    _, found = inspected(change=later)
-
-    assert (
-        any(text.startswith("the first readings stand at cycle 501") for text in lines(found, "warning"))
-        == said
-    )
+    warnings = lines(found, "warning")
+    assert any(text.startswith("the first readings stand at cycle 501") for text in warnings) == said
 
 
 def test_units_numbered_in_steps_that_leave_windows_empty_are_a_warning(inspected):
-    def in_tens(text):
-        head, *rows = (line.split(",") for line in text.splitlines())
-        return "\n".join(",".join(line) for line in [head, *([u, f"{c}0", *more] for u, c, *more in rows)])
-
-    _, found = inspected(change=in_tens)
+    _, found = inspected(change=each_row(lambda unit, cycle, *more: [unit, 10 * int(cycle), *more]))
 
     (text,) = (text for text in lines(found, "warning") if "gaps" in text)
     assert "24 units with gaps in the cycle numbers: windows count 89.9% of the cycles as missing" in text
@@ -347,11 +341,9 @@ def test_units_numbered_in_steps_that_leave_windows_empty_are_a_warning(inspecte
 
 @pytest.mark.parametrize("context", [10, 20, 40])
 def test_units_numbered_in_steps_of_which_each_begins_a_window_are_a_warning(inspected, context):
-    def in_steps_of_25(text):
-        head, *rows = (line.split(",") for line in text.splitlines())
-        return "\n".join(",".join(r) for r in [head, *([u, f"{25 * int(c)}", *m] for u, c, *m in rows)])
+    apart = each_row(lambda unit, cycle, *more: [unit, 25 * int(cycle), *more])
 
-    facts, found = inspected(replace(PUMPS, context=context), change=in_steps_of_25)
+    facts, found = inspected(replace(PUMPS, context=context), change=apart)
 
     assert (facts.anew, facts.window) == (1.0, 1)
     (text,) = (text for text in lines(found, "warning") if "gaps" in text)

@@ -113,25 +113,24 @@ def test_a_column_without_readings_becomes_the_regimes_mean():
     assert not scaled.observed[0, :, 1].any()
 
 
-def test_a_setting_far_from_zero_with_a_small_spread_still_tells_its_regime():
-    layer = Standardise(columns=1, settings=(0,), regimes=2)
-    layer.centre.copy_(torch.tensor([[300.0], [300.3]]))
-    layer.setting_scale.copy_(torch.tensor([0.1]))
-    readings = torch.tensor([[[299.9], [300.4], [1e30], [-1e30]]])
-
-    regime = layer.regime(readings, ~torch.isnan(readings))
-
-    assert regime.tolist() == [[0, 1, 1, 0]]
+NAN = torch.nan
 
 
-def test_a_missing_setting_leaves_the_choice_of_regime_to_the_others():
-    layer = Standardise(columns=2, settings=(0, 1), regimes=2)
-    layer.centre.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
-    readings = torch.tensor([[[torch.nan, 1.0], [0.1, torch.nan], [torch.nan, torch.nan]]])
+@pytest.mark.parametrize(
+    ("centres", "scale", "cycles", "expected"),
+    [
+        ([[300.0], [300.3]], 0.1, [[299.9], [300.4], [1e30], [-1e30]], [0, 1, 1, 0]),
+        ([[0.0, 0.0], [1.0, 1.0]], 1.0, [[NAN, 1.0], [0.1, NAN], [NAN, NAN]], [1, 0, 0]),
+    ],
+    ids=["far from zero with a small spread", "missing settings"],
+)
+def test_the_known_settings_tell_the_regime(centres, scale, cycles, expected):
+    layer = Standardise(columns=len(cycles[0]), settings=(*range(len(cycles[0])),), regimes=2)
+    layer.centre.copy_(torch.tensor(centres))
+    layer.setting_scale.fill_(scale)
+    readings = torch.tensor([cycles])
 
-    regime = layer.regime(readings, ~torch.isnan(readings))
-
-    assert regime.tolist() == [[1, 0, 0]]
+    assert layer.regime(readings, ~torch.isnan(readings)).tolist() == [expected]
 
 
 def test_rounding_does_not_choose_between_centres_that_the_known_settings_cannot_tell():

@@ -249,33 +249,26 @@ def test_old_predictions_are_deleted_with_their_units_and_outcomes(store):
     assert names(kept(store)) == names(kept(store, UNITS)) == names(kept(store, OUTCOMES)) == ["young"]
 
 
-def test_a_purge_deletes_more_than_one_transaction_reads(store, monkeypatch):
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [
+        ([[("unit", cycle, 1992.0 + cycle) for cycle in range(10)]], [("unit", 8), ("unit", 9)]),
+        ([[("unit", cycle, 1000.0) for cycle in range(6)], [("unit", cycle, 3000.0) for cycle in range(3)]],
+         [("unit", 0), ("unit", 1), ("unit", 2)]),
+        ([[("ahead", cycle, 1e11) for cycle in range(4)], [("old", cycle, 1000.0) for cycle in range(4)]],
+         [("ahead", cycle) for cycle in range(4)]),
+    ],
+    ids=["more than one transaction reads", "behind those made again", "behind those of a clock ahead"],
+)  # fmt: skip
+def test_a_purge_deletes_all_old_predictions_wherever_they_lie(store, monkeypatch, written, left):
     monkeypatch.setattr("service.store.store.PURGE_ROWS", 3)
-    store.write([row(cycle=cycle, at=1000.0 + cycle) for cycle in range(10)])
+    for rows in written:
+        store.write([row(unit, cycle=cycle, at=at) for unit, cycle, at in rows])
+    before = len(kept(store))
 
-    assert store.purge(1008.0) == 8
+    assert store.purge(2000.0) == before - len(left)
 
-    assert [found["last_cycle"] for found in kept(store)] == [8, 9]
-
-
-def test_a_purge_deletes_old_predictions_behind_those_that_were_made_again(store, monkeypatch):
-    monkeypatch.setattr("service.store.store.PURGE_ROWS", 3)
-    store.write([row(cycle=cycle, at=1000.0) for cycle in range(6)])
-    store.write([row(cycle=cycle, at=3000.0) for cycle in range(3)])
-
-    assert store.purge(2000.0) == 3
-
-    assert [found["last_cycle"] for found in kept(store)] == [0, 1, 2]
-
-
-def test_predictions_of_a_clock_that_ran_ahead_keep_no_old_ones_behind_them(store, monkeypatch):
-    monkeypatch.setattr("service.store.store.PURGE_ROWS", 3)
-    store.write([row("ahead", cycle=cycle, at=1e11) for cycle in range(4)])
-    store.write([row("old", cycle=cycle, at=1000.0) for cycle in range(4)])
-
-    assert store.purge(2000.0) == 4
-
-    assert names(kept(store)) == ["ahead"] * 4
+    assert [(found["unit"], found["last_cycle"]) for found in kept(store)] == left
 
 
 def test_of_two_versions_predictions_in_one_write_the_fleet_shows_the_later(url):
