@@ -125,6 +125,11 @@ def screenshot_folder(fallback: Path) -> Path:
     return folder
 
 
+def expecting(error: str) -> pytest.MarkDecorator:
+    """Let a test that opens the page cause errors with this text."""
+    return pytest.mark.parametrize("expects", [error])
+
+
 def _in(looks: list[Look]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("look", looks, ids=str)
 

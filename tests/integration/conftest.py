@@ -309,8 +309,21 @@ def browser():
         yield started
 
 
+@pytest.fixture(scope="module")
+def service(tmp_path_factory) -> Iterator[Server]:
+    """A service with the bundle fd001."""
+    with running(tmp_path_factory.mktemp("service"), "fd001") as started:
+        yield started
+
+
 @pytest.fixture
-def opened(service, browser, look, tmp_path):
+def expects() -> str:
+    """Part of the errors that a test itself causes; see `tests.browser.expecting`."""
+    return "\0"
+
+
+@pytest.fixture
+def opened(service, browser, look, tmp_path, expects):
     """The page of a module's `service`, in one of its looks."""
-    with visit(browser, service.http, look, screenshot_folder(tmp_path)) as visited:
+    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects=expects) as visited:
         yield visited

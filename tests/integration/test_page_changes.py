@@ -7,17 +7,10 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, both_sizes, desktop, screenshot_folder, visit
-from tests.integration.conftest import running
+from tests.browser import both_sizes, desktop, expecting
 from tests.page_unit import lives, show
 
 SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("changes"), "fd001") as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +64,17 @@ def test_a_unit_is_renamed_and_deleted_behind_a_menu(opened, http):
     assert http.get("/v1/units/well%20spelt?model=fd001").status_code == 404
 
 
-def test_a_refusal_is_said_in_the_dialog(http, service, browser, tmp_path):
+@desktop
+@expecting("409")
+def test_a_refusal_is_said_in_the_dialog(opened, http):
     lives(http, "first", seed=5, share=0.2)
-    with visit(browser, service.http, LOOKS[0], screenshot_folder(tmp_path), expects="409") as opened:
-        page = show(opened, "first")
-        page.get_by_label("More").click()
-        page.get_by_role("button", name="Rename").click()
-        page.get_by_label("New name").fill("worn")
-        page.get_by_role("dialog").get_by_role("button", name="Rename").click()
+    page = show(opened, "first")
+    page.get_by_label("More").click()
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("New name").fill("worn")
+    page.get_by_role("dialog").get_by_role("button", name="Rename").click()
 
-        expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("worn")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("worn")
 
 
 @desktop

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from service.edge.keys import GRANTABLE, add_key, revoke_key
-from tests.browser import desktop, each_look, screenshot_folder, visit
+from tests.browser import desktop, each_look, expecting, screenshot_folder, visit
 from tests.integration.conftest import running
 from tests.page_unit import falls_silent, lives, read_on, show
 
@@ -30,33 +30,25 @@ HEARD = """async (name) => {
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("news"), "fd001") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def http(service):
     with service.client(timeout=SECONDS) as client:
         yield client
 
 
 @each_look
-def test_nothing_is_counted_from_an_answer_that_later_readings_have_not(
-    http, service, browser, look, tmp_path
-):
+@expecting("422")
+def test_nothing_is_counted_from_an_answer_that_later_readings_have_not(opened, http, look):
     unit = f"refused-{look}"
     last = falls_silent(http, unit, seed=5, share=0.4, refused=60)
-    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="422") as opened:
-        page = show(opened, unit)
+    page = show(opened, unit)
 
-        heading = f"Cycles left, as answered at cycle {last}, 60 cycles ago"
-        expect(page.get_by_role("heading", name=heading)).to_be_visible()
-        expect(page.get_by_role("heading", name="Fails within")).to_have_count(0)
-        expect(page.get_by_role("region", name="When to act")).to_have_count(0)
-        opened.check_fits()
-        opened.check_accessible()
-        opened.shoot("unit-refused")
+    heading = f"Cycles left, as answered at cycle {last}, 60 cycles ago"
+    expect(page.get_by_role("heading", name=heading)).to_be_visible()
+    expect(page.get_by_role("heading", name="Fails within")).to_have_count(0)
+    expect(page.get_by_role("region", name="When to act")).to_have_count(0)
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("unit-refused")
 
 
 @desktop
@@ -83,14 +75,14 @@ def cut_off(opened):
 
 
 @desktop
-def test_a_silent_event_stream_is_opened_again(http, service, browser, look, tmp_path):
+@expecting("ERR_FAILED")
+def test_a_silent_event_stream_is_opened_again(opened, http):
     lives(http, "heard", seed=5, share=0.3)
-    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="ERR_FAILED") as opened:
-        opened.page.clock.install()
-        opened.go("#/")
+    opened.page.clock.install()
+    opened.go("#/")
 
-        with cut_off(opened):
-            opened.shoot("silent")
+    with cut_off(opened):
+        opened.shoot("silent")
 
 
 @desktop
@@ -106,22 +98,20 @@ def test_an_answer_that_does_not_come_is_not_waited_for_without_end(opened):
 
 
 @desktop
-def test_a_unit_shows_the_readings_that_came_while_the_event_stream_was_closed(
-    http, service, browser, look, tmp_path
-):
+@expecting("ERR_FAILED")
+def test_a_unit_shows_the_readings_that_came_while_the_event_stream_was_closed(opened, http):
     lives(http, "missed", seed=5, share=0.3)
-    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="ERR_FAILED") as opened:
-        opened.page.clock.install()
-        page = show(opened, "missed")
-        expect(page.locator(".unit-head")).to_contain_text("Cycle 68 ")
+    opened.page.clock.install()
+    page = show(opened, "missed")
+    expect(page.locator(".unit-head")).to_contain_text("Cycle 68 ")
 
-        with cut_off(opened), http.stream("GET", "/v1/events") as events:
-            lines = events.iter_lines()
-            next(lines)
-            read_on(http, "missed", seed=5)
-            assert any("missed" in line for line in lines)
+    with cut_off(opened), http.stream("GET", "/v1/events") as events:
+        lines = events.iter_lines()
+        next(lines)
+        read_on(http, "missed", seed=5)
+        assert any("missed" in line for line in lines)
 
-        expect(page.locator(".unit-head")).to_contain_text("Cycle 69 ")
+    expect(page.locator(".unit-head")).to_contain_text("Cycle 69 ")
 
 
 @desktop
@@ -204,16 +194,16 @@ def test_the_summary_counts_on_while_no_unit_matches_the_filter(opened, http):
 
 
 @desktop
-def test_an_event_does_not_pass_for_a_list_that_could_not_be_read(http, service, browser, look, tmp_path):
+@expecting("503")
+def test_an_event_does_not_pass_for_a_list_that_could_not_be_read(opened, http):
     lives(http, "lonely", seed=5, share=0.3)
-    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="503") as opened:
-        page = opened.page
-        page.route("**/v1/units?*", lambda route: route.fulfill(status=503, json={"title": "Not ready"}))
-        opened.go("#/")
-        expect(page.locator("#live")).to_have_text("Live")
-        heard = page.evaluate_handle(HEARD, "lonely")
-        read_on(http, "lonely", seed=5)
-        page.evaluate("({ heard }) => heard", heard)
+    page = opened.page
+    page.route("**/v1/units?*", lambda route: route.fulfill(status=503, json={"title": "Not ready"}))
+    opened.go("#/")
+    expect(page.locator("#live")).to_have_text("Live")
+    heard = page.evaluate_handle(HEARD, "lonely")
+    read_on(http, "lonely", seed=5)
+    page.evaluate("({ heard }) => heard", heard)
 
-        expect(page.get_by_role("alert")).to_contain_text("Not ready")
-        expect(page.locator(".rows a")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_contain_text("Not ready")
+    expect(page.locator(".rows a")).to_have_count(0)

@@ -28,9 +28,8 @@ def locked(tiny_bundle, tmp_path_factory):
 
 
 @pytest.fixture
-def empty(server, browser, look, tmp_path):
-    with visit(browser, server.http, look, screenshot_folder(tmp_path)) as visited:
-        yield visited
+def service(server):
+    return server
 
 
 def test_every_file_of_the_page_comes_from_the_service_with_its_policy(http):
@@ -64,67 +63,67 @@ def test_the_vendored_library_comes_with_its_licence(http):
 
 
 @each_look
-def test_an_empty_fleet_says_how_to_fill_it(empty):
-    empty.go("#/?q=nothing-has-this-name")
-    expect(empty.page.get_by_text(re.compile("No unit"))).to_be_visible()
+def test_an_empty_fleet_says_how_to_fill_it(opened):
+    opened.go("#/?q=nothing-has-this-name")
+    expect(opened.page.get_by_text(re.compile("No unit"))).to_be_visible()
 
-    empty.check_fits()
-    empty.check_accessible()
-    empty.shoot("empty")
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("empty")
 
 
 @both_sizes
-def test_an_unknown_view_leads_back_to_the_fleet(empty):
-    empty.go("#/nowhere")
-    empty.page.get_by_role("link", name="To the fleet").click()
+def test_an_unknown_view_leads_back_to_the_fleet(opened):
+    opened.go("#/nowhere")
+    opened.page.get_by_role("link", name="To the fleet").click()
 
-    expect(empty.page.get_by_role("heading", name="Fleet")).to_be_visible()
+    expect(opened.page.get_by_role("heading", name="Fleet")).to_be_visible()
 
 
 @desktop
 @pytest.mark.parametrize("place", ["#/unit/tiny/100%", "#/models/%E0%A4%A"])
-def test_an_address_that_is_not_encoded_is_said_to_lead_nowhere(empty, place):
-    empty.go("#/")
-    empty.page.get_by_role("heading", name="Fleet").wait_for()
-    empty.go(place)
+def test_an_address_that_is_not_encoded_is_said_to_lead_nowhere(opened, place):
+    opened.go("#/")
+    opened.page.get_by_role("heading", name="Fleet").wait_for()
+    opened.go(place)
 
-    expect(empty.page.get_by_role("alert")).to_contain_text("No such page")
-
-
-@both_sizes
-def test_the_theme_changes_and_is_remembered(empty):
-    empty.go("#/")
-    root = empty.page.locator("html")
-    expect(root).to_have_attribute("data-theme", "light")
-    empty.page.get_by_role("button", name="Use dark colours").click()
-
-    expect(root).to_have_attribute("data-theme", "dark")
-    empty.page.reload()
-    expect(root).to_have_attribute("data-theme", "dark")
-    empty.page.get_by_role("button", name="Use light colours").click()
-    expect(root).to_have_attribute("data-theme", "light")
+    expect(opened.page.get_by_role("alert")).to_contain_text("No such page")
 
 
 @both_sizes
-def test_the_keyboard_skips_to_the_content(empty):
-    empty.go("#/")
-    empty.page.keyboard.press("Tab")
-    expect(empty.page.get_by_text("Skip to content")).to_be_focused()
-    empty.page.keyboard.press("Enter")
+def test_the_theme_changes_and_is_remembered(opened):
+    opened.go("#/")
+    root = opened.page.locator("html")
+    expect(root).to_have_attribute("data-theme", "light")
+    opened.page.get_by_role("button", name="Use dark colours").click()
 
-    expect(empty.page.locator("#main")).to_be_focused()
-    empty.page.reload()
-    expect(empty.page.get_by_text("No units yet")).to_be_visible()
+    expect(root).to_have_attribute("data-theme", "dark")
+    opened.page.reload()
+    expect(root).to_have_attribute("data-theme", "dark")
+    opened.page.get_by_role("button", name="Use light colours").click()
+    expect(root).to_have_attribute("data-theme", "light")
+
+
+@both_sizes
+def test_the_keyboard_skips_to_the_content(opened):
+    opened.go("#/")
+    opened.page.keyboard.press("Tab")
+    expect(opened.page.get_by_text("Skip to content")).to_be_focused()
+    opened.page.keyboard.press("Enter")
+
+    expect(opened.page.locator("#main")).to_be_focused()
+    opened.page.reload()
+    expect(opened.page.get_by_text("No units yet")).to_be_visible()
 
 
 @desktop
 @pytest.mark.parametrize("place", ["#/", "#/try", "#/models", "#/models/tiny"])
-def test_a_view_fits_into_the_width_of_a_small_phone_and_of_a_window_at_400_percent(empty, place):
-    empty.page.set_viewport_size({"width": 320, "height": 640})
-    empty.go(place)
-    expect(empty.page.locator("#main h1").first).to_be_visible()
+def test_a_view_fits_into_the_width_of_a_small_phone_and_of_a_window_at_400_percent(opened, place):
+    opened.page.set_viewport_size({"width": 320, "height": 640})
+    opened.go(place)
+    expect(opened.page.locator("#main h1").first).to_be_visible()
 
-    assert empty.page.evaluate("document.documentElement.scrollWidth") == 320
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == 320
 
 
 @each_look

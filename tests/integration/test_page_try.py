@@ -14,16 +14,9 @@ from playwright.sync_api import expect
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.browser import LOOKS, both_sizes, desktop, each_look, screenshot_folder, visit
-from tests.integration.conftest import running
+from tests.browser import both_sizes, desktop, each_look, expecting
 
 SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("try"), "fd001") as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -252,12 +245,11 @@ def test_the_languages_are_tabs_for_the_keyboard(opened):
     opened.shoot("try-call")
 
 
-def test_a_model_that_cannot_be_read_is_said_to_be_so(service, browser, tmp_path):
-    with visit(browser, service.http, LOOKS[0], screenshot_folder(tmp_path), expects="ERR_FAILED") as opened:
-        page = opened.page
-        opened.go("#/try")
-        page.locator(".life").wait_for()
-        page.route("**/v1/models/fd001", lambda route: route.abort())
-        page.get_by_label("Model", exact=True).dispatch_event("change")
+@desktop
+@expecting("ERR_FAILED")
+def test_a_model_that_cannot_be_read_is_said_to_be_so(opened):
+    page = opened.page
+    page.route("**/v1/models/fd001", lambda route: route.abort())
+    page.get_by_label("Model", exact=True).dispatch_event("change")
 
-        expect(page.get_by_role("alert")).to_contain_text("No connection")
+    expect(page.get_by_role("alert")).to_contain_text("No connection")

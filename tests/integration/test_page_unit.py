@@ -8,17 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, both_sizes, desktop, each_look, screenshot_folder, visit
-from tests.integration.conftest import running
+from tests.browser import both_sizes, desktop, each_look, expecting
 from tests.page_unit import falls_silent, lives, show
 
 SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("unit"), "fd001") as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -214,18 +207,17 @@ def test_a_failed_unit_shows_the_truth_and_no_advice(opened):
 
 
 @desktop
-def test_a_unit_without_stored_readings_has_its_answers(http, service, browser, look, tmp_path):
+def test_a_unit_without_stored_readings_has_its_answers(opened, http):
     life = http.get("/v1/models/fd001/simulated?seed=5").json()
     columns = {name: values[:60] for name, values in life["columns"].items()}
     asked = {"windows": [{"unit": "asked", "last_cycle": 60, "columns": columns}]}
     (expected,) = http.post("/v1/predict", json=asked).raise_for_status().json()["predictions"]
-    with visit(browser, service.http, look, screenshot_folder(tmp_path)) as opened:
-        page = show(opened, "asked")
+    page = show(opened, "asked")
 
-        expect(page.locator(".answer-rul")).to_contain_text(str(round(expected["rul"])))
-        expect(page.get_by_text("No reading is stored for this cycle.")).to_be_visible()
-        expect(page.get_by_role("region", name="When to act")).to_contain_text("A failure costs 10")
-        opened.check_accessible()
+    expect(page.locator(".answer-rul")).to_contain_text(str(round(expected["rul"])))
+    expect(page.get_by_text("No reading is stored for this cycle.")).to_be_visible()
+    expect(page.get_by_role("region", name="When to act")).to_contain_text("A failure costs 10")
+    opened.check_accessible()
 
 
 @both_sizes
@@ -281,33 +273,32 @@ def test_a_new_reading_appears_by_itself_unless_somebody_works_on_the_page(opene
     expect(page.get_by_role("region", name="When to act")).to_contain_text("1.5")
 
 
-def test_an_unknown_unit_is_said_to_be_unknown(service, browser, tmp_path):
-    with visit(browser, service.http, LOOKS[0], screenshot_folder(tmp_path), expects="404") as opened:
-        opened.go("#/unit/fd001/nobody")
+@desktop
+@expecting("404")
+def test_an_unknown_unit_is_said_to_be_unknown(opened):
+    opened.go("#/unit/fd001/nobody")
 
-        expect(opened.page.get_by_role("alert")).to_contain_text("nobody")
+    expect(opened.page.get_by_role("alert")).to_contain_text("nobody")
 
 
 @each_look
-def test_a_unit_whose_last_readings_have_no_answer_says_since_which_cycle(
-    http, service, browser, look, tmp_path
-):
+@expecting("422")
+def test_a_unit_whose_last_readings_have_no_answer_says_since_which_cycle(opened, http, look):
     unit = f"silent-{look}"
     last = falls_silent(http, unit, seed=5, share=0.4, refused=60)
     words = f"not answered since cycle {last}"
-    with visit(browser, service.http, look, screenshot_folder(tmp_path), expects="422") as opened:
-        opened.page.clock.set_fixed_time(datetime.now(UTC) + timedelta(minutes=1))
-        opened.go(f"#/?q={unit}")
-        expect(opened.page.locator(".rows [role=row] .stale")).to_have_text(words)
-        opened.check_fits()
-        opened.shoot("fleet-silent")
-        page = show(opened, unit)
+    opened.page.clock.set_fixed_time(datetime.now(UTC) + timedelta(minutes=1))
+    opened.go(f"#/?q={unit}")
+    expect(opened.page.locator(".rows [role=row] .stale")).to_have_text(words)
+    opened.check_fits()
+    opened.shoot("fleet-silent")
+    page = show(opened, unit)
 
-        expect(page.locator(".unit-head .stale")).to_contain_text(words)
-        panel = page.get_by_role("region", name="Readings of a cycle")
-        expect(panel.get_by_role("heading")).to_have_text(f"Cycle {last}")
-        opened.check_accessible()
-        opened.shoot("unit-silent")
+    expect(page.locator(".unit-head .stale")).to_contain_text(words)
+    panel = page.get_by_role("region", name="Readings of a cycle")
+    expect(panel.get_by_role("heading")).to_have_text(f"Cycle {last}")
+    opened.check_accessible()
+    opened.shoot("unit-silent")
 
 
 @both_sizes
