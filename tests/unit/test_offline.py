@@ -87,32 +87,6 @@ async def test_with_costs_each_row_has_the_stop_that_the_service_advises(executo
     assert row["cost_ratio"] == made.cost_per_cycle / made.run_to_failure_cost_per_cycle
 
 
-async def test_every_cycle_of_every_unit_has_its_row_in_order(offline):
-    units = [unit("b", cycles=11), unit("a", cycles=3)]
-
-    made, unanswered = await asked(units, offline)
-
-    assert [(row["unit"], row["last_cycle"]) for row in made] == [
-        *(("b", cycle) for cycle in range(1, 12)),
-        *(("a", cycle) for cycle in range(1, 4)),
-    ]
-    assert [row["rul"] for row in made] == [*range(11), *range(3)]
-    assert {"act_at_cycle", "cost_ratio"}.isdisjoint(made[0])
-    assert unanswered == []
-
-
-async def test_with_last_only_each_unit_has_one_row_in_order_of_appearance(offline):
-    units = [unit("b", cycles=11), unit("a", cycles=1), unit("c", cycles=30)]
-
-    made, _ = await asked(units, offline, last_only=True)
-
-    assert [(row["unit"], row["last_cycle"], row["rul"]) for row in made] == [
-        ("b", 11, 10),
-        ("a", 1, 0),
-        ("c", 30, 29),
-    ]
-
-
 async def test_a_window_of_one_cycle_has_no_entropy(offline):
     made, _ = await asked([unit(cycles=2)], offline)
 

@@ -145,19 +145,6 @@ def test_the_format_is_that_of_the_suffix_or_the_given_one_or_follows_the_termin
 # Files
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_file_that_names_columns_as_the_model_does_needs_no_fleet(tmp_path, suffix):
-    path = tmp_path / f"units{suffix}"
-    units = [unit("b"), unit("a", cycles=2)]
-    write_parquet(path, units, SCHEMA) if suffix == ".parquet" else path.write_bytes(csv_text(units, SCHEMA))
-
-    read, absent = read_units(path, MANIFEST, fleet=None)
-
-    assert [u.unit for u in read] == ["b", "a"]
-    np.testing.assert_array_equal(read[0].readings, units[0].readings)
-    assert absent == []
-
-
 @pytest.mark.parametrize("name", ["test.txt", "test.dat", "test"])
 def test_cmapss_text_is_recognised_by_its_26_numbers(tmp_path, name):
     path = tmp_path / name

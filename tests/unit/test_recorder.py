@@ -255,18 +255,6 @@ def test_a_store_whose_file_is_replaced_is_opened_anew_without_a_row_to_write(re
     assert (fake.connections, fake.sizes) == (2, [])
 
 
-def test_callers_read_why_a_store_cannot_be_opened(observer):
-    def connect():
-        raise StoreUnavailable("the store has tables of a newer release")
-
-    recorder = Recorder(connect, most_rows=1, observer=observer, log=structlog.get_logger())
-    recorder.start()
-
-    assert recorder.flush(PATIENCE) is None
-    assert recorder.trouble == "the store has tables of a newer release"
-    recorder.close(PATIENCE)
-
-
 def test_a_rejected_row_costs_no_other(recorder, fake, observer):
     fake.refused = {"b"}
     given = [(40.0, {"unit": name}) for name in ("a", "b", "c", "d")]

@@ -699,12 +699,6 @@ async def test_by_grpc_with_costs_the_decision_is_that_of_http(service):
     assert found.cost_per_cycle == pytest.approx(expected["cost_per_cycle"])
 
 
-async def test_by_grpc_costs_that_cannot_be_are_refused_with_their_place(service):
-    answer = await appended(service, message(1, costs=pb.Costs(planned=2.0)))
-
-    assert answer.violations() == {"/costs": "failure: expected a number above 0, got 0"}
-
-
 async def test_a_conflict_by_grpc_is_aborted_with_its_place(service):
     await appended(service, message(2))
     other = pb.Reading(cycle=2, columns=values(2) | {"sensor_1": 9.0})
