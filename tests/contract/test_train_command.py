@@ -100,22 +100,6 @@ def test_rul_decide_replays_a_bundle_on_the_units_that_it_is_given(files, export
     assert "this data trained the network" in " ".join(given.stderr.split())
 
 
-@pytest.mark.parametrize("costs", ["5", "5:1", "0:1"])
-def test_costs_that_cannot_be_are_wrong_usage_of_rul_decide(trained, costs):
-    result = rul("decide", trained[0], "--costs", costs)
-
-    assert result.exit_code == 2
-    assert "--costs: " in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize("option", ["--data", "--fleet"])
-def test_rul_decide_refuses_options_that_a_run_has_no_use_for(trained, option):
-    result = rul("decide", trained[0], option, "pumps.toml")
-
-    assert result.exit_code == 2
-    assert f"{option}: a run brings its own" in " ".join(result.stderr.split())
-
-
 def test_rul_decide_names_a_source_that_is_not_there_before_options():
     result = rul("decide", "nosuch")
 
@@ -195,13 +179,12 @@ def test_rul_evaluate_cuts_no_window_before_the_shortest_of_the_fleet(exported, 
     assert f"{windows} windows of 12 units" in " ".join(result.output.split())
 
 
-def test_a_finished_run_is_not_overwritten_unasked(trained, files):
-    out, _ = trained
-
-    result = train(files, out)
+@pytest.mark.parametrize(("options", "said"), [([], "--overwrite"), (["--resume"], "it is finished")])
+def test_a_finished_run_is_neither_overwritten_unasked_nor_resumed(trained, files, options, said):
+    result = train(files, trained[0], *options)
 
     assert isinstance(result.exception, RunExists)
-    assert "--overwrite" in str(result.exception)
+    assert said in str(result.exception)
 
 
 def test_a_run_is_refused_where_a_file_has_the_name_of_its_folder(files):
@@ -211,20 +194,10 @@ def test_a_run_is_refused_where_a_file_has_the_name_of_its_folder(files):
     assert str(result.exception) == f"{files / 'pumps.csv'}: cannot be written: a file, expected a folder"
 
 
-def test_a_finished_run_cannot_be_resumed(trained, files):
-    out, _ = trained
-
-    result = train(files, out, "--resume")
-
-    assert "it is finished" in str(result.exception)
-
-
 def test_an_interrupted_run_is_not_overwritten_unasked(files, tmp_path):
     (tmp_path / "state.pt").write_bytes(b"")
 
-    result = train(files, tmp_path)
-
-    assert "use --resume" in str(result.exception)
+    assert "use --resume" in str(train(files, tmp_path).exception)
 
 
 def test_a_damaged_state_is_refused(files, tmp_path):
@@ -236,21 +209,12 @@ def test_a_damaged_state_is_refused(files, tmp_path):
     assert not isinstance(result.exception, InvalidState)
 
 
-def test_rul_plot_draws_the_curve_again(trained, tmp_path):
-    out, _ = trained
-
-    result = rul("plot", out, "--out", tmp_path / "curve.svg")
-
-    assert result.exit_code == 0
-    assert "<svg" in (tmp_path / "curve.svg").read_text()
-    assert "first check .. last check" in result.output
-
-
-def test_rul_plot_makes_the_folder_of_its_picture(trained, tmp_path):
+def test_rul_plot_draws_the_curve_again_in_a_folder_that_it_makes(trained, tmp_path):
     result = rul("plot", trained[0], "--out", tmp_path / "new" / "curve.svg")
 
     assert result.exit_code == 0, result.exception
-    assert (tmp_path / "new" / "curve.svg").is_file()
+    assert "<svg" in (tmp_path / "new" / "curve.svg").read_text()
+    assert "first check .. last check" in result.output
 
 
 def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(trained, tmp_path):
@@ -258,17 +222,6 @@ def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(trained, tm
 
     assert isinstance(result.exception, CannotDraw)
     assert "curve.foo: the picture cannot be written: Format 'foo' is not supported" in str(result.exception)
-
-
-@pytest.mark.parametrize("command", [["train"], ["export"], ["train", "--steps", "x"]])
-def test_wrong_usage_exits_with_2(command):
-    assert rul(*command).exit_code == 2
-
-
-def test_more_threads_than_a_machine_starts_are_refused(tmp_path):
-    files = ("--data", tmp_path / "none.csv", "--out", tmp_path / "run")
-
-    assert rul("train", *files, "--name", "pumps", "--threads", 257).exit_code == 2
 
 
 @pytest.mark.parametrize("command", ["train", "plot", "export", "check", "evaluate"])
@@ -297,13 +250,27 @@ def test_an_option_that_a_network_does_not_go_by_is_refused_before_data_is_read(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["Bad Name", "", "-pumps", "pumps\n", 64 * "x"])
-def test_a_name_that_no_bundle_may_have_is_refused_before_data_is_read(tmp_path, name):
-    result = rul("train", "--data", tmp_path / "missing.csv", "--name", name, "--out", tmp_path / "run")
+RUN = object()  # stands for the folder of a finished run
+MISSING = ("train", "--data", "missing.csv", "--out", "run")
+USAGE = [
+    (["train"], ""),
+    (["export"], ""),
+    (["train", "--steps", "x"], ""),
+    ([*MISSING, "--name", "pumps", "--threads", 257], "--threads"),
+    *[([*MISSING, "--name", name], "'--name': expected 1 to 63 lower-case letters")
+      for name in ("Bad Name", "", "-pumps", "pumps\n", 64 * "x")],
+    *[(["decide", RUN, "--costs", costs], "--costs: ") for costs in ("5", "5:1", "0:1")],
+    *[(["decide", RUN, option, "pumps.toml"], f"{option}: a run brings its own")
+      for option in ("--data", "--fleet")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), USAGE)
+def test_wrong_usage_exits_with_2_and_says_what_was_expected_before_data_is_read(trained, arguments, words):
+    result = rul(*(trained[0] if each is RUN else each for each in arguments))
 
     assert result.exit_code == 2
-    assert "--name" in result.stderr
-    assert "expected 1 to 63 lower-case letters" in " ".join(result.stderr.split())
+    assert words in " ".join(result.stderr.split())
 
 
 def commands_of_card(bundle):

@@ -21,26 +21,26 @@ from service.settings import (
 pytestmark = pytest.mark.usefixtures("no_settings")
 
 
-def test_a_variable_sets_its_field(monkeypatch):
-    monkeypatch.setenv("RUL_PORT", "8080")
-    monkeypatch.setenv("RUL_PROVIDER", "cpu")
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("RUL_PORT", "8080", 8080),
+        ("RUL_PORT", "", 3000),
+        ("RUL_PROVIDER", "cpu", ProviderChoice.CPU),
+        ("RUL_ALLOWED_HOSTS", "Plant.Example, rul_1 ,FD00::7", "plant.example,rul_1,fd00::7"),
+    ],
+    ids=["a number", "the default for an empty one", "a choice", "hosts in lower case"],
+)
+def test_a_variable_sets_its_field(monkeypatch, name, value, expected):
+    monkeypatch.setenv(name, value)
 
-    settings = Settings.read()
-
-    assert settings.port == 8080
-    assert settings.provider is ProviderChoice.CPU
+    assert getattr(Settings.read(), name.removeprefix("RUL_").lower()) == expected
 
 
 def test_an_env_file_sets_fields_and_may_hold_what_is_not_ours(tmp_path):
     (tmp_path / ".env").write_text("RUL_MAX_BATCH_WINDOWS=7\nGRAFANA_PORT=1\n")
 
     assert Settings.read().max_batch_windows == 7
-
-
-def test_an_empty_variable_means_the_default(monkeypatch):
-    monkeypatch.setenv("RUL_PORT", "")
-
-    assert Settings.read().port == 3000
 
 
 FLOATS = [variable_of(name) for name, field in Settings.model_fields.items() if field.annotation is float]
@@ -50,9 +50,9 @@ NO_HOSTS = ["plant.example:3000", "http://plant.example", "[::1]", "*.example", 
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("RUL_PORT", "http", ""),
+        ("RUL_PORT", "http", ".*, got 'http'$"),
         ("RUL_PORT", "70000", ""),
-        ("RUL_MAX_BATCH_WINDOWS", "0", ""),
+        ("RUL_MAX_BATCH_WINDOWS", "0", ".*, got '0'$"),
         ("RUL_REQUEST_TIMEOUT_SECONDS", "-1", ""),
         ("RUL_PROVIDER", "tpu", ""),
         ("RUL_LOG_SAMPLE", "2", ""),
@@ -74,14 +74,6 @@ def test_a_value_that_cannot_be_used_is_named_with_the_reason(monkeypatch, name,
         Settings.read()
 
 
-@pytest.mark.parametrize(("name", "value"), [("RUL_PORT", "http"), ("RUL_MAX_BATCH_WINDOWS", "0")])
-def test_a_value_that_cannot_be_used_is_quoted(monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-
-    with pytest.raises(InvalidSettings, match=f"{name}: .*, got '{value}'$"):
-        Settings.read()
-
-
 def test_a_secret_that_cannot_be_used_is_not_quoted():
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate({"api_keys": ["hush"], "port": "http"})
@@ -90,12 +82,6 @@ def test_a_secret_that_cannot_be_used_is_not_quoted():
     assert "RUL_PORT: " in said
     assert "got 'http'" in said
     assert "hush" not in said
-
-
-def test_allowed_hosts_are_compared_in_lower_case(monkeypatch):
-    monkeypatch.setenv("RUL_ALLOWED_HOSTS", "Plant.Example, rul_1 ,FD00::7")
-
-    assert Settings.read().allowed_hosts == "plant.example,rul_1,fd00::7"
 
 
 def test_an_error_does_not_repeat_a_secret(monkeypatch):
