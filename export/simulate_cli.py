@@ -15,7 +15,7 @@ import typer
 from export.bundle import Manifest, find_bundle
 from model.domain import Trajectory
 from model.fleet import Fleet, fleet_of_schema, fleet_toml
-from model.outputs import writing
+from model.outputs import output_format, writing
 from model.simulation import json_columns, simulate
 
 HELP = """
@@ -69,9 +69,7 @@ def simulate_command(
     ] = None,
 ) -> None:
     """Simulate units and write them."""
-    form = _format_of(output, form)
-    if form is OutputFormat.PARQUET and output is None:
-        raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
+    form = output_format(output, form, SUFFIXES, default=OutputFormat.CSV)
     if fleet is not None and (truncate or form is OutputFormat.JSON):
         raise typer.BadParameter(
             "training needs csv or parquet of units that ran to failure: omit --truncate and json",
@@ -118,18 +116,6 @@ def request_body(manifest: Manifest, trajectories: Sequence[Trajectory]) -> byte
         for trajectory in trajectories
     ]
     return json.dumps({"model": manifest.name, "windows": windows}).encode() + b"\n"
-
-
-def _format_of(output: Path | None, form: OutputFormat | None) -> OutputFormat:
-    """Choose the format: the given one, that of the output's suffix, or CSV; refuse two that differ."""
-    suffix = "" if output is None else output.suffix.lower()
-    if not suffix:
-        return form or OutputFormat.CSV
-    named = SUFFIXES.get(suffix, form)
-    if named is None or named is not (form or named):
-        wanted = ", ".join(each for each, of in SUFFIXES.items() if of is (form or of))
-        raise typer.BadParameter(f"{output}: expected {wanted}, got {suffix}", param_hint="--output")
-    return named
 
 
 def _write(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from model.outputs import output_format
 from rul_client.address import OF_CREDENTIALS, Credentials, any_address, asks_a_service
 from rul_client.commands.options import FleetFile, Source, refuse_options
 from rul_client.commands.output import discard_output
@@ -27,9 +28,13 @@ class TableFormat(StrEnum):
     JSON = "json"
 
 
-SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json", ".txt": "table"}
-NOT_WRITTEN: Final = (".xlsx", ".xls", ".feather", ".arrow", ".gz", ".zip")
-"""Suffixes that would tell an untruth about every format."""
+SUFFIXES: Final = {
+    ".csv": TableFormat.CSV,
+    ".parquet": TableFormat.PARQUET,
+    ".pq": TableFormat.PARQUET,
+    ".json": TableFormat.JSON,
+    ".txt": TableFormat.TABLE,
+}
 
 
 Url = Annotated[
@@ -83,8 +88,6 @@ def predict(
     if url is None:
         refuse_options(context, "model", "store", *OF_CREDENTIALS, why="needs --url")
     form = format_of(output, form, terminal=sys.stdout.isatty())
-    if form is TableFormat.PARQUET and output is None:
-        raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     read_costs = _read_costs(costs)
     from rul_client.commands.predict.run import predict_file  # noqa: PLC0415 heavy
 
@@ -112,16 +115,6 @@ def _read_costs(text: str | None) -> Costs | None:
 
 
 def format_of(output: Path | None, form: TableFormat | None, *, terminal: bool) -> TableFormat:
-    """Choose the format: the given one, that of the output's suffix, a table on a terminal, or CSV.
-
-    Raises:
-        BadParameter: the suffix says another format, or one that is not written.
-    """
-    suffix = "" if output is None else output.suffix.lower()
-    if not suffix:
-        return form or (TableFormat.TABLE if output is None and terminal else TableFormat.CSV)
-    named = SUFFIXES.get(suffix, form)
-    if named is None or suffix in NOT_WRITTEN or named != (form or named):
-        wanted = ", ".join(each for each, of in SUFFIXES.items() if of == (form or of))
-        raise typer.BadParameter(f"{output}: expected {wanted}, got {suffix}", param_hint="--output")
-    return TableFormat(named)
+    """Choose the format by `output_format`; without a suffix a table on a terminal, else CSV."""
+    default = TableFormat.TABLE if output is None and terminal else TableFormat.CSV
+    return output_format(output, form, SUFFIXES, default=default)
