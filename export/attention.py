@@ -29,6 +29,7 @@ from model.domain import (
     InvalidData,
     Trajectory,
     WindowSet,
+    attention_entropy,
     attention_entropy_ratio,
     effective_cycles,
     heads_by_name,
@@ -133,12 +134,12 @@ def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray
     a = head_attention[lengths > 1].astype(np.float64)
     if len(a) == 0:
         return np.full((head_attention.shape[1],) * 2, np.nan)
-    own = _bits(a)  # [W, H]
+    own = attention_entropy(a)  # [W, H]
     apart = np.zeros((a.shape[1],) * 2)
     for h in range(a.shape[1]):
-        middle = _bits((a[:, h, None] + a) / 2)  # [W, H]
+        middle = attention_entropy((a[:, h, None] + a) / 2)  # [W, H]
         apart[h] = (middle - (own[:, h, None] + own) / 2).mean(axis=0)
-    return np.clip(apart, 0.0, 1.0)
+    return np.clip(apart / np.log(2.0), 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +255,3 @@ def map_of(session: Session, manifest: Manifest, trajectory: Trajectory) -> Cycl
     length = int(window.lengths[0])
     weights = session.self_attention(window.readings, window.lengths, window.last_cycle)
     return CycleMap(trajectory.unit, trajectory.cycles[-length:], weights[0, :, :length, :length])
-
-
-def _bits(attention: FloatArray) -> FloatArray:
-    """Compute the Shannon entropy in bits, [..., T] -> [...]."""
-    return -(attention * np.log2(np.where(attention > 0, attention, 1.0))).sum(axis=-1)

@@ -15,8 +15,8 @@ import numpy as np
 
 from export.arrays import check_layout, one_line, read_arrays
 from export.bundle import InvalidBundle, Manifest
-from export.outputs import AXES, INPUTS, TOLERANCE, in_cycles, output_names, tolerance_of
-from model.domain import HEALTH_STATES, FloatArray, IntArray
+from export.outputs import AXES, INPUTS, TOLERANCE, axis_sizes, in_cycles, output_names, tolerance_of
+from model.domain import FloatArray, IntArray
 
 ROUNDING: Final = 1 / 16
 """Most rounding of stored answers, in tolerances: digits that nothing compares take a fifth of the file."""
@@ -90,10 +90,7 @@ class Golden:
         Raises:
             InvalidBundle: these are the golden windows of another manifest, or not windows at all.
         """
-        sizes = {
-            "F": len(manifest.columns), "H": manifest.heads, "K": len(manifest.horizons),
-            "C": len(HEALTH_STATES), "2": 2,
-        }  # fmt: skip
+        sizes = axis_sizes(manifest)
         names = output_names(heads=manifest.heads, explains_readings=manifest.explains_readings)
         layout = {"readings": ("float32", "BTF"), "lengths": ("int64", "B"), "last_cycle": ("float32", "B")}
         arrays = {"readings": self.readings, "lengths": self.lengths, "last_cycle": self.last_cycle}

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from export.ageing import drift_reference
-from export.bundle import CARD, BundleFolder, InvalidBundle, Manifest, Parity
+from export.bundle import CARD, GOLDEN, MODEL, BundleFolder, InvalidBundle, Manifest, Parity
 from export.card import model_card
 from export.drift_reference import DriftReference
 from export.golden import Golden, rounded
@@ -53,14 +53,14 @@ def export_bundle(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as work:
         made = Path(work)
-        model = made / "model.onnx"
+        model = made / MODEL
         to_onnx(net, model, with_map=with_map)
         version = version or _version(checkpoint)
         manifest = _draft_manifest(checkpoint, version=version)
         manifest = manifest.model_copy(update={"parity": measure_parity(net, Session(model), manifest)})
         write_metadata(model, metadata_of(manifest))
         session = _reopened(model, manifest)
-        golden_windows(session, manifest).save(made / "golden.npz")
+        golden_windows(session, manifest).save(made / GOLDEN)
         digest = hashlib.sha256(model.read_bytes()).hexdigest()
         (made / CARD).write_text(model_card(manifest, sha256=digest), encoding="utf-8")
         write_sums(made, signing_key=signing_key)

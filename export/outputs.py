@@ -53,17 +53,15 @@ def output_names(*, heads: int, explains_readings: bool) -> tuple[str, ...]:
     return tuple(name for name in AXES if name not in missing)
 
 
+def axis_sizes(manifest: Manifest) -> dict[str, int]:
+    """Return the sizes of the axes that a model determines: all but windows and cycles."""
+    sizes = {"F": len(manifest.columns), "H": manifest.heads, "K": len(manifest.horizons)}
+    return sizes | {"C": len(HEALTH_STATES), "2": 2}
+
+
 def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
     """Return the shape of each output of a model, in the order of its graph."""
-    sizes = {
-        "B": windows,
-        "T": cycles,
-        "F": len(manifest.columns),
-        "H": manifest.heads,
-        "K": len(manifest.horizons),
-        "C": len(HEALTH_STATES),
-        "2": 2,
-    }
+    sizes = {"B": windows, "T": cycles, **axis_sizes(manifest)}
     names = output_names(heads=manifest.heads, explains_readings=manifest.explains_readings)
     return {name: tuple(sizes[axis] for axis in AXES[name]) for name in names}
 

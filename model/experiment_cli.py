@@ -16,7 +16,7 @@ from rich.table import Table
 
 from model.cluster import RayAddress, connected
 from model.evaluation import rmse_difference
-from model.screen import say, shown
+from model.screen import number_table, say, shown
 
 if TYPE_CHECKING:
     from model.experiments import Found, RowWatcher, Silenced, Wanted
@@ -156,9 +156,8 @@ def _printed(wanted: Wanted, found: Found) -> tuple[Wanted, Found]:
 
 def silenced_table(label: str, silenced: Sequence[Silenced]) -> Table:
     """Tabulate the RMSE without each head."""
-    table = Table(title=f"{label}: held-out RMSE without one head, cycles; 95 % over units")
-    for heading in ("silenced head", "RMSE", "more than with all heads"):
-        table.add_column(heading, justify="right")
+    title = f"{label}: held-out RMSE without one head, cycles; 95 % over units"
+    table = number_table(title, "silenced head", "RMSE", "more than with all heads")
     for each in silenced:
         table.add_row(str(each.head), shown(each.rmse), shown(each.more))
     return table

@@ -65,25 +65,17 @@ class Rpc:
     ) -> dict[str, Any]:
         """Store readings of a unit; the options are those of POST /v1/units/{unit}/cycles."""
         rows = zip(cycles or repeat(None), readings.readings.tolist(), strict=False)
-        given: dict[str, Any] = {
-            **options,
-            "explain": f"EXPLAIN_{options['explain'].upper()}",
-            "readings": [
-                pb.Reading(cycle=cycle, columns=dict(zip(readings.columns, row, strict=True)))
-                for cycle, row in rows
-            ],
-        }
-        return plain(await self._call("AppendCycles", pb.AppendCyclesRequest(unit=name_of(unit), **given)))
+        given = [
+            pb.Reading(cycle=cycle, columns=dict(zip(readings.columns, row, strict=True)))
+            for cycle, row in rows
+        ]
+        request = pb.AppendCyclesRequest(unit=name_of(unit), readings=given, **_options(options))
+        return plain(await self._call("AppendCycles", request))
 
     async def predict(self, windows: Sequence[Window], options: Mapping[str, Any]) -> dict[str, Any]:
         """Answer windows; the options are those of POST /v1/predict."""
-        explain = f"EXPLAIN_{options['explain'].upper()}"
-        given: dict[str, Any] = {
-            **options,
-            "explain": explain,
-            "windows": [_message(window) for window in windows],
-        }
-        return plain(await self._call("Predict", pb.PredictRequest(**given)))
+        given = [_message(window) for window in windows]
+        return plain(await self._call("Predict", pb.PredictRequest(windows=given, **_options(options))))
 
     async def _call(self, method: str, request: object) -> Any:  # noqa: ANN401 generated code
         channel = self._channel
@@ -130,6 +122,10 @@ def _plain_value(value: Any) -> Any:  # noqa: ANN401 any value of protobuf
     if hasattr(value, "items"):
         return {str(key): _plain_value(value[key]) for key in sorted(value)}
     return [_plain_value(each) for each in value]
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {**given, "explain": f"EXPLAIN_{given['explain'].upper()}"}
 
 
 def _message(window: Window) -> pb.Window:
