@@ -21,8 +21,8 @@ def http_client(
     url: str,
     api_key: str | None,
     *,
-    tls: Tls = Tls(),  # noqa: B008 frozen
-    timeout_seconds: float = TIMEOUT_SECONDS,
+    tls: Tls,
+    timeout_seconds: float,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
     """A connection pool to one server; no proxy is asked about this machine itself.

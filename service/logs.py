@@ -73,9 +73,9 @@ def configure(
     logging.getLogger("alembic").setLevel(logging.WARNING)  # one line per migration step
 
 
-def logger(name: str = "rulserve") -> FilteringBoundLogger:
-    """Return a logger for one part of the service."""
-    return structlog.get_logger(name)
+def logger() -> FilteringBoundLogger:
+    """Return the logger of the service."""
+    return structlog.get_logger("rulserve")
 
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
