@@ -34,7 +34,7 @@ def output_format(
     if named is None or suffix in NOT_WRITTEN or named is not (form or named):
         wanted = ", ".join(each for each, of in suffixes.items() if of is (form or of))
         raise typer.BadParameter(f"{output}: expected {wanted}, got {suffix}", param_hint="--output")
-    if named == "parquet" and output is None:
+    if named.value == "parquet" and output is None:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     return named
 
