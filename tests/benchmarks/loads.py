@@ -19,11 +19,12 @@ import grpc
 import numpy as np
 import typer
 
-from export.bundle import find_bundle
+from export.bundle import Manifest, find_bundle
 from export.probes import simulated_windows
 from service.core.runtime import OnnxRuntime
 
 LAST_CYCLE = 200
+SIMULATED = 256
 FRAME_BYTES = 5
 """What gRPC puts before a message."""
 ID = "00000000000000000000000000000000"
@@ -138,11 +139,16 @@ def require_generators() -> None:
         raise typer.BadParameter(f"{' and '.join(missing)} missing (Debian: wrk, nghttp2-client)")
 
 
-def window_of(bundle: str) -> np.ndarray:
-    """A plausible window as long as the context, [T, F]."""
+def simulated(bundle: str) -> tuple[Manifest, np.ndarray]:
+    """Plausible windows as long as the context, [W, T, F]."""
     manifest = OnnxRuntime.load(find_bundle(bundle)).manifest
-    windows = simulated_windows(manifest, count=64, seed=1)
-    return windows.readings[int(windows.lengths.argmax())]
+    windows = simulated_windows(manifest, count=SIMULATED, seed=1)
+    return manifest, windows.readings[windows.lengths == windows.lengths.max()]
+
+
+def window_of(bundle: str) -> np.ndarray:
+    """The first of the windows of `simulated`, [T, F]."""
+    return simulated(bundle)[1][0]
 
 
 def batch_of(window: np.ndarray, size: int, *, last_cycle: float = LAST_CYCLE) -> tuple[np.ndarray, ...]:

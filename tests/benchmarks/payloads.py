@@ -15,17 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from export.bundle import Manifest, find_bundle
-from export.probes import simulated_windows
-from service.core.runtime import OnnxRuntime
+from export.bundle import Manifest
 from service.proto import open_inference_pb2 as oip
 from service.proto import rul_v1_pb2 as rul
-from tests.benchmarks.loads import ID, LAST_CYCLE, GrpcCall, HttpCall, Load
+from tests.benchmarks.loads import ID, LAST_CYCLE, GrpcCall, HttpCall, Load, simulated
 from tests.oip import HEADER, binary_request, described
 
 PREDICT: Final = "rul.v1.RulService/Predict"
 INFER: Final = "inference.GRPCInferenceService/ModelInfer"
-SIMULATED: Final = 256
 HTTP_CALLS: Final = 256
 MANY_CALLS: Final = 32
 """Different calls of many windows: 64 windows as JSON are 700 kB, which both threads of wrk keep."""
@@ -78,7 +75,7 @@ def calls_of(bundle: str, load: Load) -> Sequence[Any]:
     most = min(GRPC_CALLS, load.callers) if by_rpc else HTTP_CALLS if load.windows == 1 else MANY_CALLS
     if not load.realistic:
         return [DOORS[door](identical(bundle, load.windows))]
-    manifest, whole = _simulated(bundle)
+    manifest, whole = simulated(bundle)
     rng = np.random.default_rng(1)
     calls: list[Any] = []
     for number in range(1, most + 1):
@@ -93,16 +90,9 @@ def calls_of(bundle: str, load: Load) -> Sequence[Any]:
 
 def identical(bundle: str, windows: int, *, last_cycle: Any = LAST_CYCLE) -> Windows:
     """The repeated call: one window so many times."""
-    manifest, whole = _simulated(bundle)
+    manifest, whole = simulated(bundle)
     readings = np.repeat(whole[:1], windows, axis=0)
     return Windows(manifest, readings, ["1"] * windows, [last_cycle] * windows, "")
-
-
-def _simulated(bundle: str) -> tuple[Manifest, np.ndarray]:
-    """Plausible windows as long as the context, [W, T, F]."""
-    manifest = OnnxRuntime.load(find_bundle(bundle)).manifest
-    simulated = simulated_windows(manifest, count=SIMULATED, seed=1)
-    return manifest, simulated.readings[simulated.lengths == simulated.lengths.max()]
 
 
 def own_json(given: Windows) -> HttpCall:
