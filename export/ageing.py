@@ -236,7 +236,7 @@ def _regime(
     manifest: Manifest, regime: Regime, ageing: Ageing
 ) -> tuple[_Array, NDArray[np.bool_], _Array, _Array]:
     """Cuts [F, 9], what can stick [F], least and most share up to each bin [F, K, 11] twice."""
-    # As readings are, to the bit: the manifest's digits tell every float32 apart, but are not its value.
+    # In float32, as readings are: the manifest's digits tell all float32 values apart, but are not exact.
     edges = np.array(regime.histogram_edges, dtype=np.float32).tolist()
     told = [cut_points(deciles) for deciles in edges]
     cuts, low, high = (np.array([each[i] for each in told]) for i in range(3))
@@ -259,11 +259,11 @@ def _differences(cumulative: _Array) -> _Array:
 def _rul_by_age(age: _Integers, rul: _Integers, edges: _Array, manifest: Manifest) -> _Array:
     """Shares of prediction bins in each age band and over all ages, [A + 1, P].
 
-    Of the true RUL, blurred by the error that held-out units had.
+    A prediction is taken as the true RUL, blurred by the error that held-out units had.
     """
     error = manifest.metrics.get("crossvalidation_rmse", 0.05 * manifest.cap)
     cuts = manifest.cap * np.array(RUL_EDGES)
-    # Of each RUL once: training's lives are tens of thousands of cycles that end in a hundred values.
+    # Each capped RUL once: the tens of thousands of cycles of training's lives have a hundred of them.
     capped, which = np.unique(np.minimum(rul, manifest.cap), return_inverse=True)
     below = normal_share((cuts - capped[:, None]) / max(error, sqrt(1 / 12)))
     counts = _counts_by_age(age, edges, which, len(capped))

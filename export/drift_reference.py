@@ -34,8 +34,8 @@ STUCK: Final = VALUE_BINS
 MISSING: Final = VALUE_BINS + 1
 BINS: Final = VALUE_BINS + 2
 STUCK_CYCLES: Final = 10
-"""So many equal readings in a row are no chance even for a column of few values: one that keeps its value
-every other time does so once in 500 windows."""
+"""This many equal readings in a row are no coincidence, even in a column of few values: one that keeps its
+value every other time repeats it so often once in 500 windows."""
 RARE: Final = 0.002
 """Share of what training hardly ever saw: never 0, of which there is no logarithm."""
 ENTROPY_SHARES: Final = (0.005, 0.99, 0.005)

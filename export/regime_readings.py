@@ -71,7 +71,7 @@ class HealthyRange:
         middle = np.array([regime.mean for regime in manifest.regimes]) + mean * scale
         half = DEVIATIONS * deviation * scale + ROUNDING * np.abs(middle)
         lower, upper = (middle - half).astype(np.float32), (middle + half).astype(np.float32)
-        # Of the rounded bounds: who has only these recomputes the same answers.
+        # From the rounded bounds, so that a reader who has only these computes the same answers.
         between = (lower.astype(np.float64) + upper) / 2
         self._table: Final = np.stack([lower, between.astype(np.float32), upper])  # [3, R, F]
         self._regimes: Final = regimes_of(manifest)

@@ -61,7 +61,7 @@ def format_of(path: Path, default: Format | None = None) -> Format | None:
     try:
         with gzip.open(path) if path.suffix.lower() == PACKED else path.open("rb") as file:
             head = file.read(HEAD_BYTES)
-    except (OSError, EOFError, zlib.error):  # who reads the file says so
+    except (OSError, EOFError, zlib.error):  # the reader of the file reports it
         return known
     magic: Format | None = next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
     return magic or _text_format(head)
@@ -121,7 +121,7 @@ def content(path: Path) -> bytes:
 
 
 def _refuse_special(path: Path) -> None:
-    with contextlib.suppress(OSError):  # who reads the file says so
+    with contextlib.suppress(OSError):  # the reader of the file reports it
         kind = path.stat().st_mode
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             got = "a pipe" if stat.S_ISFIFO(kind) else "a socket" if stat.S_ISSOCK(kind) else "a device"

@@ -40,7 +40,7 @@ DIFFERENCE_SCALE: Final = 1.5
 """Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
 SEARCH_PENALTY: Final = 1e-3
 """Penalty on the mean absolute deviation of the scores in a window. A single event costs little, wear in
-every cycle much: wear is the matter of the recency heads, and a head that weighs it finds no events."""
+every cycle much: the recency heads weigh wear, and a searching head that weighs it finds no events."""
 LONG_SCALE: Final = 0.1
 """First scale of the mean and trend of all cycles. Small inputs learn slowly, so the answer rests on late
 cycles wherever they suffice: on FD002 hiding the most evident fifth moves it 3.6 times as much as a random

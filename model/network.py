@@ -134,8 +134,8 @@ class Distribution(nn.Module):
     Answers at the cap have a table and an interval of their own: they are too high or right, never too low.
     An upper bound near the cap is the cap: such a unit may have any number of cycles beyond.
     All uncertainty outputs come from it, so they are consistent. Probabilities are those of a unit that has
-    not failed before its last cycle. An RUL is a whole number, of which the distribution is continuous:
-    "within 10 cycles" is below 10.5, "below 30" is below 29.5.
+    not failed before its last cycle. An RUL is a whole number and the distribution is continuous: "within 10
+    cycles" is below 10.5, "below 30" is below 29.5.
     """
 
     def __init__(self, config: NetworkConfig) -> None:

@@ -43,9 +43,7 @@ class TrainConfig:
     learning_rate: float = 3e-3  # Maximum of the cycle
     weight_decay: float = 0.01  # Weight decay of AdamW
     noise: float = 0.12  # Standard deviation of noise on readings, in z-scores; less in a column with less
-    offset: float = (
-        1.0  # Offset on a whole column of a window, relative to the level that units keep for life
-    )
+    offset: float = 1.0  # Offset on a column of a window, relative to the level that units keep for life
     age_jitter: float = 0.1  # Standard deviation of the logarithm of a factor on the cycle number
     age_missing: float = 0.15  # Share of windows with a hidden cycle number
     columns_missing: float = 0.3  # Share of windows that lose each column with probability 0.15

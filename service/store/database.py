@@ -55,7 +55,7 @@ class Database:
         self._engine.dispose()
 
     def check(self) -> None:
-        """Check that SQLite's file is still the one that was opened: nobody finds what another one takes.
+        """Check that SQLite's file is still the one that was opened: rows in a removed file are lost.
 
         Raises:
             StoreUnavailable: the file was removed or replaced; a store that is opened anew makes or takes it.

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from service.core.queries import Trust
 
 MOST: Final = 3
-"""Cycles and sensors of a brief: more would be read by nobody, and stored with every prediction."""
+"""Cycles and sensors of a brief: nobody reads more, and each stored prediction would hold them."""
 DECIMALS: Final = 4
 """Of the shares and cycles of an explanation, and of failure probabilities."""
 MOST_BYTES: Final = 400

@@ -34,7 +34,7 @@ class Ingest:
 
     Args:
         opened: Returns the readings of the open store, on any thread; raises StoreUnavailable.
-        committed: Hears how many new readings were committed, on the event loop.
+        committed: Gets the number of new readings that were committed, on the event loop.
     """
 
     def __init__(self, opened: Callable[[], Readings], committed: Callable[[int], None]) -> None:
@@ -73,7 +73,7 @@ class Ingest:
             results: Sequence[Result]
             try:
                 results = await loop.run_in_executor(self._executor, self._write, [r for r, _ in group])
-            except Exception as error:  # noqa: BLE001 each caller hears of it
+            except Exception as error:  # noqa: BLE001 each caller gets it
                 results = [error] * len(group)
             self._committed(sum(r.stored for r in results if isinstance(r, Appended)))
             for (_, caller), result in zip(group, results, strict=True):
