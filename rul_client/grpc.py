@@ -137,7 +137,7 @@ def _message(window: Window) -> pb.Window:
     return given
 
 
-def grpc_channel(url: str, *options: tuple[str, int], tls: Tls) -> grpc.aio.Channel:
+def grpc_channel(url: str, *options: tuple[str, int], tls: Tls = Tls()) -> grpc.aio.Channel:  # noqa: B008 frozen
     """Open a channel to SCHEME://HOST:PORT, with TLS for grpcs and https."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
