@@ -176,8 +176,8 @@ bundles: setup ## train, export and check fd001..fd004 (DATA=folder with train_F
 	for n in 1 2 3 4; do \
 	  run=runs/fd00$$n; \
 	  [ -e $$run/run.json ] || (cd "$(DATA)" && "$(CURDIR)/$(BIN)/rul" train --data train_FD00$$n.txt --name fd00$$n \
-	    --folds $(FOLDS) --out "$(CURDIR)/$$run" $$([ ! -e "$(CURDIR)/$$run/state.pt" ] || echo --resume)); \
-	  $(BIN)/rul export $$run --out export/bundles/fd00$$n; \
+	    --folds $(FOLDS) --output "$(CURDIR)/$$run" $$([ ! -e "$(CURDIR)/$$run/state.pt" ] || echo --resume)); \
+	  $(BIN)/rul export $$run --output export/bundles/fd00$$n; \
 	  $(BIN)/rul check export/bundles/fd00$$n; \
 	done
 

@@ -43,16 +43,16 @@ Show where a bundle's attention lies, for each head, and whether its answers dep
 Windows are spread over the units' lives. Cycles are hidden (replaced by the training mean of their
 regime): those with most evidence, or attention where a network has no evidence; random ones; and the
 last ones. More figures say what the explanation is worth, each with its meaning. Weight on the first or
-last cycle is judged by what hiding that cycle does: a sink has weight without effect. --out draws one
+last cycle is judged by what hiding that cycle does: a sink has weight without effect. --output draws one
 unit: the attended cycles of each prediction over its life. For networks with self-attention between
 cycles, exported with --with-map, --cycle shows where one cycle of the last window looks.
 
 A run's folder is measured as its exported graph. Its figures on held-out units, each by a network that
 has not seen the unit, are in the run and the model card.
 
-Example: rul attention fd001 --input test_FD001.txt --unit 17 --out attention.png
+Example: rul attention fd001 --input test_FD001.txt --unit 17 --output attention.png
 
-Example: rul attention bundles/self --input pumps.csv --unit 17 --cycle 95 --out map.png
+Example: rul attention bundles/self --input pumps.csv --unit 17 --cycle 95 --output map.png
 """
 
 WINDOWS: Final = 300
@@ -78,7 +78,7 @@ def attention(
         str | None,
         typer.Option(help="TOML file or name of a shipped fleet. Default: columns named as in the model."),
     ] = None,
-    unit: Annotated[str | None, typer.Option(help="Only this unit; --out draws it.")] = None,
+    unit: Annotated[str | None, typer.Option(help="Only this unit; --output draws it.")] = None,
     windows: Annotated[int, typer.Option(help="Maximum number of windows.", min=1)] = WINDOWS,
     hide: Annotated[bool, typer.Option(help="Hide cycles to measure faithfulness.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
@@ -87,7 +87,10 @@ def attention(
         typer.Option(help="Show only where this cycle of the unit looks; see `rul export --with-map`."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Picture of --unit, or of the longest unit. Needs matplotlib.")
+        Path | None,
+        typer.Option(
+            "--output", "--out", help="Picture of --unit, or of the longest unit. Needs matplotlib."
+        ),
     ] = None,
 ) -> None:
     """Show a bundle's attention; see HELP."""

@@ -1,4 +1,4 @@
-"""Pictures of `rul attention --out`: attended cycles of one unit's predictions, or a map of one window."""
+"""Pictures of `rul attention --output`: attended cycles of one unit's predictions, or a map of one window."""
 
 from __future__ import annotations
 

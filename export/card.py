@@ -254,10 +254,10 @@ def _commands(manifest: Manifest) -> str:
         "--steps": [config["steps"]],
         "--folds": [training.folds],
         "--threads": [threads for threads in (given["threads"],) if threads != 1],
-        "--out": [f"runs/{name}"],
+        "--output": [f"runs/{name}"],
     }
     return f"""rul train{_options(train)}
-rul export runs/{name} --out bundles/{name}
+rul export runs/{name} --output bundles/{name}
 rul check bundles/{name}"""
 
 

@@ -19,7 +19,7 @@ from model.screen import say
 EXPORT_HELP = """
 Export a finished run as a bundle: ONNX with its manifest, golden windows, model card.
 
-Example: rul export runs/fd001 --out bundles/fd001
+Example: rul export runs/fd001 --output bundles/fd001
 
 --sign signs the digests with an Ed25519 private key in PEM, as openssl genpkey -algorithm ed25519 makes it.
 """
@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
 def export_command(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder of the bundle.")],
+    out: Annotated[Path, typer.Option("--output", "--out", help="Folder of the bundle.")],
     version: Annotated[
         str | None, typer.Option(help="Default: the code's version with a digest of the weights.")
     ] = None,

@@ -42,9 +42,9 @@ learning_rate and more. An unknown name lists all options with their defaults.
 At each check the run logs its gradient norm, and the entropy and the weight of the first and last cycle
 of each head: curve.csv, curve.png and a table at the end.
 
-Example: rul train --fleet cmapss --data train_FD001.txt --name fd001 --out runs/fd001
+Example: rul train --fleet cmapss --data train_FD001.txt --name fd001 --output runs/fd001
 
-Example: rul train --network amnl --set score=dot --data train_FD001.txt --name dot --out runs/dot
+Example: rul train --network amnl --set score=dot --data train_FD001.txt --name dot --output runs/dot
 """
 
 
@@ -87,7 +87,7 @@ def register(app: typer.Typer) -> None:
 def train(
     *,
     data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    out: Annotated[Path, typer.Option("--output", "--out", help="Folder of the run.")],
     name: Name,
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
     network: Annotated[str, typer.Option(help="Name of the network.")] = "flagship",
@@ -151,11 +151,14 @@ def _tell(plan: Plan, rmse: float) -> None:
 
 def plot(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    out: Annotated[Path | None, typer.Option(help="Picture to write. Default: curve.png in the run.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "--out", help="Picture to write. Default: curve.png in the run."),
+    ] = None,
 ) -> None:
     """Draw a run's learning curve from its curve.csv, and tabulate the attention of each head.
 
-    Example: rul plot runs/fd001 --out curve.svg
+    Example: rul plot runs/fd001 --output curve.svg
     """
     from model.curve import picture, read_curve  # noqa: PLC0415 with matplotlib
 
@@ -175,7 +178,7 @@ def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     if interrupted and not (resume or overwrite):
         raise RunExists(f"{out}: the folder has an interrupted run: use --resume or --overwrite")
     if finished and not (resume or overwrite):
-        raise RunExists(f"{out}: the folder has a finished run: choose another --out, or use --overwrite")
+        raise RunExists(f"{out}: the folder has a finished run: choose another --output, or use --overwrite")
 
 
 def _print_curve(curve: Sequence[Check]) -> None:
@@ -194,7 +197,7 @@ def _report(name: str, metrics: dict[str, float], curve: Sequence[Check], out: P
     if caution := boosting_caution(metrics):
         say(caution)
     _print_curve(curve)
-    say(f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}")
+    say(f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --output bundles/{name}")
 
 
 def _metrics_table(name: str, metrics: dict[str, float]) -> Table:

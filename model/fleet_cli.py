@@ -27,7 +27,7 @@ Write a commented fleet file from data, with guessed columns.
 
 Prints what was guessed and what could not be. Check the file, then run `rul inspect`.
 
-Example: rul fleet init pumps.csv --out pumps.toml
+Example: rul fleet init pumps.csv --output pumps.toml
 """
 
 
@@ -64,7 +64,7 @@ def inspect(
 def init(
     data: Annotated[list[Path], typer.Argument(help="Files or folders of readings.")],
     *,
-    out: Annotated[Path, typer.Option(help="TOML file to write.")] = Path("fleet.toml"),
+    out: Annotated[Path, typer.Option("--output", "--out", help="TOML file to write.")] = Path("fleet.toml"),
     name: Annotated[
         str | None, typer.Option(help="Name of the fleet. Default: that of the TOML file.")
     ] = None,
@@ -76,7 +76,7 @@ def init(
     from model.fleet_draft_text import draft_toml, guesses  # noqa: PLC0415 with PyArrow
 
     if out.exists() and not overwrite:
-        raise FleetExists(f"{out}: the file exists: choose another --out, or use --overwrite")
+        raise FleetExists(f"{out}: the file exists: choose another --output, or use --overwrite")
     draft = draft_fleet(files_with(data, FORMATS))
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)

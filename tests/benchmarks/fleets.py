@@ -153,7 +153,7 @@ def write_fleet(folder: Path, name: str, *, units: int) -> tuple[Path, Path]:
         cycles = len(next(iter(columns.values())))
         parts.append(pa.table({"machine": [f"m{n:03}"] * cycles, "cycle": range(1, cycles + 1)} | columns))
     csv.write_csv(pa.concat_tables(parts), data)
-    _rul("fleet", "init", data, "--out", described, "--overwrite")
+    _rul("fleet", "init", data, "--output", described, "--overwrite")
     if name == "wiener":
         rule = 'column = "wear"\nat_least = 1.0'
         text = described.read_text(encoding="utf-8").replace("run_to_failure = true", rule, 1)
@@ -167,7 +167,7 @@ def measured(folder: Path, names: list[str], *, units: int) -> Iterator[tuple[st
         run = folder / "runs" / name
         if not (run / "run.json").exists():
             data, described = write_fleet(folder, name, units=units)
-            _rul("train", "--fleet", described, "--data", data, "--name", name, "--out", run)
+            _rul("train", "--fleet", described, "--data", data, "--name", name, "--output", run)
         yield name, json.loads((run / "run.json").read_text(encoding="utf-8"))["facts"]["metrics"]
 
 

@@ -102,8 +102,8 @@ def test_the_commands_export_print_and_draw_it(run, tmp_path):
     data, _ = write_pumps(tmp_path, units=2, seed=21)
     bundle, out = tmp_path / "bundle", tmp_path / "map.png"
 
-    exported = rul("export", tmp_path / "run", "--out", bundle, "--with-map")
-    shown = rul("attention", bundle, "--input", data, "--unit", "pump-1", "--cycle", "40", "--out", out)
+    exported = rul("export", tmp_path / "run", "--output", bundle, "--with-map")
+    shown = rul("attention", bundle, "--input", data, "--unit", "pump-1", "--cycle", "40", "--output", out)
 
     assert exported.exit_code == 0, exported.exception
     assert shown.exit_code == 0, shown.exception

@@ -223,7 +223,7 @@ def test_rul_export_writes_what_rul_check_accepts(checkpoint, tmp_path):
     checkpoint.save(tmp_path / "run")
     torch.set_num_threads(2)
 
-    result = rul("export", tmp_path / "run", "--out", tmp_path / "bundle", "--version", "7")
+    result = rul("export", tmp_path / "run", "--output", tmp_path / "bundle", "--version", "7")
 
     assert result.exit_code == 0, result.exception
     assert "tiny 7" in result.output

@@ -91,7 +91,7 @@ main()
     )
 
 
-TRAIN = ("train", "--data", "pyproject.toml", "--name", "x", "--out", "runs/none")
+TRAIN = ("train", "--data", "pyproject.toml", "--name", "x", "--output", "runs/none")
 
 SEARCH = (
     *("experiment", "--row", "amnl", "--search", "1", "--set", "noise=0.1..0.2"),
@@ -103,7 +103,7 @@ SEARCH = (
     ("module", "extra", "arguments"),
     [
         ("torch", "train", TRAIN),
-        ("torch", "train", ("export", "runs/none", "--out", "bundles/none")),
+        ("torch", "train", ("export", "runs/none", "--output", "bundles/none")),
         ("onnxruntime", "cpu", ("serve", "--port", "0")),
         ("onnxruntime", "cpu", ("predict", "--bundle", "fd001", "--input", "pyproject.toml")),
         ("optuna", "ray", SEARCH),

@@ -129,7 +129,7 @@ def test_a_key_that_cannot_be_used_is_named_in_one_line(signed, keys, tmp_path, 
 def test_rul_export_signs_and_rul_check_demands_the_key(tiny_bundle, tmp_path, keys):
     run, out = tiny_bundle.path.parent / "tiny-run", tmp_path / "out"
 
-    assert rul("export", run, "--out", out, "--sign", keys / "own.pem").exit_code == 0
+    assert rul("export", run, "--output", out, "--sign", keys / "own.pem").exit_code == 0
     assert rul("check", out, "--public-key", keys / "own.pub").exit_code == 0
     assert isinstance(rul("check", out, "--public-key", keys / "other.pub").exception, InvalidBundle)
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def train(files, out, *options):
     data = ("--data", files / "pumps.csv", "--fleet", files / "pumps.toml", "--name", "pumps")
-    return rul("train", *data, "--out", out, "--steps", 6, "--folds", 2, *options)
+    return rul("train", *data, "--output", out, "--steps", 6, "--folds", 2, *options)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def trained(files, tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("bundles") / "pumps"
-    rul("export", trained[0], "--out", out)
+    rul("export", trained[0], "--output", out)
     return out
 
 
@@ -210,7 +210,7 @@ def test_a_damaged_state_is_refused(files, tmp_path):
 
 
 def test_rul_plot_draws_the_curve_again_in_a_folder_that_it_makes(trained, tmp_path):
-    result = rul("plot", trained[0], "--out", tmp_path / "new" / "curve.svg")
+    result = rul("plot", trained[0], "--output", tmp_path / "new" / "curve.svg")
 
     assert result.exit_code == 0, result.exception
     assert "<svg" in (tmp_path / "new" / "curve.svg").read_text()
@@ -218,7 +218,7 @@ def test_rul_plot_draws_the_curve_again_in_a_folder_that_it_makes(trained, tmp_p
 
 
 def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(trained, tmp_path):
-    result = rul("plot", trained[0], "--out", tmp_path / "curve.foo")
+    result = rul("plot", trained[0], "--output", tmp_path / "curve.foo")
 
     assert isinstance(result.exception, CannotDraw)
     assert "curve.foo: the picture cannot be written: Format 'foo' is not supported" in str(result.exception)
@@ -251,7 +251,7 @@ def test_an_option_that_a_network_does_not_go_by_is_refused_before_data_is_read(
 
 
 RUN = object()  # stands for the folder of a finished run
-MISSING = ("train", "--data", "missing.csv", "--out", "run")
+MISSING = ("train", "--data", "missing.csv", "--output", "run")
 USAGE = [
     (["train"], ""),
     (["export"], ""),
@@ -284,8 +284,8 @@ def test_the_commands_of_a_card_make_its_bundle_again(files, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     given = ("--data", "my data/pumps.csv", "--fleet", "my data/pumps.toml", "--name", "pumps", "--seed", 2)
     small = ("--steps", 4, "--folds", 2, "--set", "hidden=4", "--set", "weight_decay=0.02", "--threads", 1)
-    rul("train", *given, *small, "--out", "first")
-    rul("export", "first", "--out", "exported")
+    rul("train", *given, *small, "--output", "first")
+    rul("export", "first", "--output", "exported")
 
     commands = commands_of_card(tmp_path / "exported")
     results = [rul(*command[1:]) for command in commands]

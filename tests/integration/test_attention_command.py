@@ -87,7 +87,7 @@ def test_a_unit_that_is_not_there_is_named(attention):
 def test_the_picture_is_drawn_and_named(attention, tmp_path):
     out = tmp_path / "new" / "attention.png"
 
-    result = attention("--windows", 5, "--no-hide", "--out", out)
+    result = attention("--windows", 5, "--no-hide", "--output", out)
 
     assert result.exit_code == 0, result.exception
     assert "attention.png" in result.stdout.replace("\n", "")
@@ -98,7 +98,7 @@ def test_the_picture_is_drawn_and_named(attention, tmp_path):
 def test_a_picture_that_cannot_be_written_is_named(attention, tmp_path, name):
     (tmp_path / "taken").write_text("a file")
 
-    result = attention("--windows", 5, "--no-hide", "--out", tmp_path / name)
+    result = attention("--windows", 5, "--no-hide", "--output", tmp_path / name)
 
     assert isinstance(result.exception, CannotDraw)
     assert name in str(result.exception)

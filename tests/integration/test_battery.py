@@ -39,9 +39,9 @@ def trained(cells, tmp_path_factory):
     data = [option for cell in cells for option in ("--data", cell)]
     said = done(
         "train", "--fleet", "battery_xjtu", *data, "--name", "battery", "--steps", 4, "--folds", 2,
-        "--out", folder / "run",
+        "--output", folder / "run",
     )  # fmt: skip
-    done("export", folder / "run", "--out", folder / "battery")
+    done("export", folder / "run", "--output", folder / "battery")
     return folder / "battery", said.stderr
 
 

@@ -91,7 +91,7 @@ def test_rul_train_leaves_the_same_network_from_a_cluster(cluster, data, tmp_pat
     command = ("train", "--name", "pumps", "--steps", 12, *SMALL, *data)
 
     for folder, ray in (("here", ()), ("there", ("--ray", cluster.address))):
-        rul(*command, "--out", tmp_path / folder, *ray)
+        rul(*command, "--output", tmp_path / folder, *ray)
 
     here, there = (Checkpoint.load(tmp_path / folder) for folder in ("here", "there"))
     assert there.digest() == here.digest()

@@ -248,7 +248,7 @@ def test_a_column_that_changes_in_last_rows_alone_says_which_units_failed(tmp_pa
     data = write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow", "broken"))
     out = tmp_path / "x.toml"
 
-    said = rul("fleet", "init", data, "--out", out).stdout
+    said = rul("fleet", "init", data, "--output", out).stdout
 
     assert load_fleet(out).failure == FailureRule("broken", at_least=1.0)
     assert list(load_fleet(out).sources) == ["flow"]
@@ -380,7 +380,7 @@ def test_a_name_is_plain_and_taken_once(source, taken, expected):
 def test_rul_fleet_init_writes_a_file_that_rul_inspect_reads(tmp_path):
     data = write_csv(tmp_path / "pumps.csv", rows(pumps=24))
 
-    result = rul("fleet", "init", data, "--out", tmp_path / "pumps.toml")
+    result = rul("fleet", "init", data, "--output", tmp_path / "pumps.toml")
 
     assert result.exit_code == 0, result.exception
     for said in ("unit: 'Pump No.', 24 units", "settings: speed", "left out: note (text)",
@@ -394,13 +394,13 @@ def test_rul_fleet_init_writes_a_file_that_rul_inspect_reads(tmp_path):
 def test_a_fleet_file_is_not_overwritten_unasked_and_its_folder_is_made(tmp_path):
     data, out = write_csv(tmp_path / "pumps.csv", rows()), tmp_path / "new" / "pumps.toml"
 
-    assert rul("fleet", "init", data, "--out", out).exit_code == 0
+    assert rul("fleet", "init", data, "--output", out).exit_code == 0
     out.write_text("mine")
-    result = rul("fleet", "init", data, "--out", out)
+    result = rul("fleet", "init", data, "--output", out)
 
     assert isinstance(result.exception, FleetExists)
     assert out.read_text() == "mine"
-    assert rul("fleet", "init", data, "--out", out, "--overwrite").exit_code == 0
+    assert rul("fleet", "init", data, "--output", out, "--overwrite").exit_code == 0
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -415,7 +415,7 @@ def test_units_with_numbers_beyond_those_of_float64_stay_apart(tmp_path, form):
 def test_a_fleet_file_that_cannot_be_written_is_one_clear_line(tmp_path):
     data = write_csv(tmp_path / "pumps.csv", rows())
 
-    result = rul("fleet", "init", data, "--out", data / "x.toml")
+    result = rul("fleet", "init", data, "--output", data / "x.toml")
 
     assert isinstance(result.exception, CannotWrite)
     assert str(result.exception) == f"{data}: cannot be written: File exists"

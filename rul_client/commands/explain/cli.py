@@ -19,11 +19,13 @@ def explain(
         int | None, typer.Option(help="Explain the answer at this cycle, else the last.")
     ] = None,
     fleet: FleetFile = None,
-    out: Annotated[Path | None, typer.Option(help="Picture to write. Needs matplotlib.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--output", "--out", help="Picture to write. Needs matplotlib.")
+    ] = None,
 ) -> None:
     """Say why a model answers as it does for one unit, in a sentence and a picture.
 
-    Example: rul explain fd001 --input test_FD001.txt --unit 20 --out unit20.png
+    Example: rul explain fd001 --input test_FD001.txt --unit 20 --output unit20.png
 
     Each clause of the sentence is recomputed: the model answers the same window with the sensor in its
     healthy range. The picture shows the estimate over the unit's life, the sensors that weigh most with their
