@@ -11,7 +11,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import event, select, update
 
+from model.domain import LARGEST_CYCLE
 from service.errors import StoreUnavailable
+from service.http.units_bodies import unit_body
 from service.store import database
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
@@ -383,6 +385,23 @@ def test_a_history_has_the_predictions_of_every_version(store, url):
     seen = [(p["last_cycle"], found.versions[p["version_id"]]["version"]) for p in found.predictions]
     assert seen == [(11, "2"), (11, "1"), (10, "1")]
     newer.close()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_pages_of_a_history_have_every_prediction_once_also_of_versions_at_one_cycle(url, limit):
+    of_versions = {"1": (7, 8, 10), "2": (8, 9, 10), "3": (5, 8, 10)}
+    store = Store.open(url, [replace(FD001, version=version) for version in of_versions])
+    store.write([row(cycle=at, version=name) for name, cycles in of_versions.items() for at in cycles])
+
+    seen, before = [], LARGEST_CYCLE + 1
+    while before is not None:
+        known = store.history(UnitKey("", "fd001", "1"), limit=limit, before=before)
+        page = unit_body("fd001", "1", known, limit=limit)
+        seen += [(each.last_cycle, each.version) for each in page.predictions]
+        before = page.next
+
+    assert sorted(seen) == sorted((at, name) for name, cycles in of_versions.items() for at in cycles)
+    store.close()
 
 
 def test_a_version_that_is_loaded_later_is_registered_with_its_first_prediction(url):
