@@ -610,9 +610,10 @@ async def test_a_unit_is_renamed_with_all_that_is_known_of_it_also_to_its_own_na
     assert (await service.http.get(f"/v1/units/{to}")).json() == renamed.json()
 
 
-async def test_a_unit_takes_no_name_of_another(service):
+@pytest.mark.parametrize("kept", [{"store": False}, {}], ids=["readings alone", "readings and answers"])
+async def test_a_unit_takes_no_name_of_another(service, kept):
     await post(service, **reading(1))
-    await post(service, unit="8", **reading(1))
+    await post(service, unit="8", **reading(2), **kept)
 
     taken = await service.http.post("/v1/units/7/rename", json={"to": "8"})
     empty = await service.http.post("/v1/units/7/rename", json={"to": ""})
