@@ -19,8 +19,8 @@ from export.outputs import AXES, INPUTS, MAP, output_names
 from model.network import RulNetwork
 
 OPSET: Final = 17
-SEQUENCE_LENS: Final = 4
-"""Index of the input of ONNX' LSTM that takes the lengths."""
+FIRST_STATE: Final = 5
+"""Index of the input of ONNX' LSTM that takes the first state."""
 MODULE: Final = "/net/"
 """The exporter puts it before the name of a node."""
 FIRST_OUTPUT: Final = "_output_0"
@@ -55,7 +55,7 @@ def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
         )
     graph = onnx.load(str(path))
     _declare_every_input(graph, columns)
-    _give_lstms_the_lengths(graph)
+    _start_lstms_at_zero(graph)
     _transpose_lstms_once(graph)
     _drop_unused(graph)
     _share_constants(graph)
@@ -98,20 +98,11 @@ def _declare_every_input(graph: onnx.ModelProto, columns: int) -> None:
     graph.graph.input.extend(inputs)
 
 
-def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:
-    """Pass `lengths` to every LSTM, so its backward direction starts at the last valid cycle.
-
-    The fused node then gives the same answer as PyTorch's packed layer. Its first state is 0 by default; the
-    traced zeros go, with the nodes that compute their shape.
-    """
-    lstms = [node for node in graph.graph.node if node.op_type == "LSTM"]
-    if not lstms:
-        return
-    cast = helper.make_node("Cast", ["lengths"], ["lengths_int32"], to=onnx.TensorProto.INT32)
-    graph.graph.node.insert(0, cast)
-    for node in lstms:
-        del node.input[SEQUENCE_LENS:]
-        node.input.extend([""] * (SEQUENCE_LENS - len(node.input)) + [cast.output[0]])
+def _start_lstms_at_zero(graph: onnx.ModelProto) -> None:
+    """Leave out the first states of LSTMs: they are 0 by default; the nodes that shape traced zeros go."""
+    for node in graph.graph.node:
+        if node.op_type == "LSTM":
+            del node.input[FIRST_STATE - 1 :]  # with the lengths, which are empty
 
 
 def _transpose_lstms_once(graph: onnx.ModelProto) -> None:

@@ -96,4 +96,4 @@ class Frontend(nn.Module):
         """Encode scaled readings, with the age of each cycle where `age` is set."""
         x = torch.cat((inputs.z, inputs.age), dim=-1) if self.age else inputs.z
         h = self.second(self.first(x, inputs.valid), inputs.valid)  # [B, T, C]
-        return self.recurrent(h, inputs.lengths)
+        return self.recurrent(h, inputs.valid)

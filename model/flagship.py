@@ -128,7 +128,7 @@ class Flagship(RulNetwork):
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
         scaled = self.standardise(readings, lengths)
-        lag, score, attention = self.look(scaled, lengths)  # [B, 1, T], [B, 1, T], [B, H, T]
+        lag, score, attention = self.look(scaled)  # [B, 1, T], [B, 1, T], [B, H, T]
         # From here on float64, until the answer is complete.
         weight, lag = attention.double(), lag.double()
         pools, values = self.pool(self.pooled(scaled, readings), scaled.observed, weight, lag)
@@ -165,11 +165,11 @@ class Flagship(RulNetwork):
         values = known.clamp(-VALUE_LIMIT, VALUE_LIMIT).double()
         return Pools.of(weight, place, observed.double(), is_pooled), values
 
-    def look(self, scaled: Scaled, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def look(self, scaled: Scaled) -> tuple[Tensor, Tensor, Tensor]:
         """Return lag and scores [B, 1, T], and the attention of each head [B, H, T]."""
         lag = scaled.after.unsqueeze(1)  # [B, 1, T], negative on padding
         h = self.convolution(scaled.z, scaled.valid, columns=self.get_buffer("is_sensor"))  # [B, T, C]
-        r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
+        r = self.forget(self.recurrent(h, scaled.valid))  # [B, T, 2C]
         score = self.score(torch.cat((r, h), dim=-1).flatten(0, 1)).view_as(lag)  # [B, 1, T]
         slope = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H - 1]
         recency = -slope[:, None] * lag  # [B, H - 1, T]
@@ -192,7 +192,7 @@ class Flagship(RulNetwork):
             self.slope.copy_(before_softplus(first_slopes(self.config.heads, flatter=LEADING_SLOPE)))
             self.mix.copy_(first_mix(self.config.heads, long_scale=1.0))  # the gain is the scale
             scaled = self.standardise(readings, lengths)
-            lag, _, attention = self.look(scaled, lengths)
+            lag, _, attention = self.look(scaled)
             pooled = self.pooled(scaled, readings)
             pools, values = self.pool(pooled, scaled.observed, attention.double(), lag.double())
             varies = (self.mix.double() @ pools.of_readings(values)).std(0)  # [H + 1, F]

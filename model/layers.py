@@ -23,6 +23,9 @@ Z_LIMIT: Final = 10.0
 SOFTMAX_BITS: Final = 32
 """Least precision of a softmax; sums of exponentials in 16 bits lose small weights."""
 
+CLOSED: Final = -1e4
+"""Input of a gate that lets nothing pass; half precision holds it."""
+
 RECENT_CYCLES: Final = 10
 
 AGE_MIDDLE: Final = 0.8
@@ -207,39 +210,27 @@ class MaskedConvolution(nn.Module):
 class RaggedBiLstm(nn.Module):
     """Bidirectional LSTM whose backward direction starts at each window's last cycle.
 
-    [B, T, in] -> [B, T, 2 * hidden], 0 on padding. During export it is the plain layer, because
-    `export.to_onnx` passes the lengths to ONNX's LSTM.
+    [B, T, in] -> [B, T, 2 * hidden], 0 on padding, as PyTorch's packed sequences give. One more input, 1 on
+    padding, closes the gates: the state stays 0 until the first valid cycle of either direction. ONNX's
+    LSTM would take the lengths, but reads them on the host, and CUDA captures no graph that copies there.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
         self.lstm = nn.LSTM(inputs, hidden, batch_first=True, bidirectional=True)
+        closed = torch.tensor([CLOSED, CLOSED, 0.0, CLOSED])  # input, forget, cell, output
+        self.register_buffer("closed", closed.repeat_interleave(hidden)[:, None], persistent=False)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Run forward and over reversed windows; twice as fast as packed sequences."""
-        if torch.onnx.is_in_onnx_export():
-            return self.lstm(x)[0]
-        place = torch.arange(x.shape[1], device=x.device)[None, :]
-        mirrored = lengths[:, None] - 1 - place  # [B, T]
-        valid = mirrored >= 0
-        mirrored = torch.where(valid, mirrored, place)
-        ahead = self._run(x, "l0")
-        back = self._run(_reordered(x, mirrored), "l0_reverse")
-        h = torch.cat((ahead, _reordered(back, mirrored)), dim=-1)  # [B, T, 2H]
-        return torch.where(valid.unsqueeze(-1), h, 0.0)
-
-    def _run(self, x: Tensor, direction: str) -> Tensor:
-        """Run one direction of the layer, [B, T, in] -> [B, T, H]."""
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        weights: list[Tensor] = [self.lstm.get_parameter(f"{name}_{direction}") for name in names]
-        start = x.new_zeros(1, x.shape[0], self.lstm.hidden_size)
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Read both directions; `valid` is bool [B, T]."""
+        x = torch.cat((x, (~valid).unsqueeze(-1).to(x.dtype)), dim=-1)
+        weights = [
+            torch.cat((weight, self.get_buffer("closed")), dim=1) if name.startswith("weight_ih") else weight
+            for name, weight in self.lstm.named_parameters()
+        ]
+        start = x.new_zeros(2, x.shape[0], self.lstm.hidden_size)
         # Flags: biases, layers, dropout, training, both directions, batch first.
-        return torch.lstm(x, (start, start), weights, True, 1, 0.0, self.training, False, True)[0]  # noqa: FBT003
-
-
-def _reordered(x: Tensor, rows: Tensor) -> Tensor:
-    """Reorder the cycles of [B, T, D] by `rows`, [B, T]."""
-    return x.gather(1, rows.unsqueeze(-1).expand(-1, -1, x.shape[2]))
+        return torch.lstm(x, (start, start), weights, True, 1, 0.0, self.training, True, True)[0]  # noqa: FBT003
 
 
 def masked_softmax(score: Tensor, valid: Tensor) -> Tensor:

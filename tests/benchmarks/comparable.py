@@ -44,7 +44,7 @@ class Comparable(Amnl):
         h: Tensor = self.frontend.first(inputs.z, inputs.valid)
         h = self.frontend.second(h, inputs.valid)  # [B, T, C]
         for layer in self.layers:
-            h = layer(h, inputs.lengths)  # [B, T, 2H]
+            h = layer(h, inputs.valid)  # [B, T, 2H]
         return Cycles(self.score(h), h)
 
 

@@ -223,7 +223,7 @@ def test_a_gap_before_the_last_cycle_is_not_one_long_ago(net):
 
     with torch.no_grad():
         scaled = net.standardise(readings, lengths)
-        lag, _, attention = net.look(scaled, lengths)
+        lag, _, attention = net.look(scaled)
         pools, _ = net.pool(scaled.known, scaled.observed, attention.double(), lag.double())
         of_head = net.window(lengths, last_cycle, pools)[:, -net.config.heads :]
 

@@ -199,12 +199,13 @@ def test_a_ragged_lstm_reads_backwards_from_each_windows_own_end():
     layer = RaggedBiLstm(3, 4).eval()
     x = torch.randn(4, 9, 3)
     lengths = torch.tensor([9, 4, 9, 1])
+    valid = torch.arange(9) < lengths[:, None]
 
     with torch.no_grad():
-        together = layer(x, lengths)
+        together = layer(x, valid)
 
         for i, n in enumerate(lengths.tolist()):
-            alone = layer(x[i : i + 1, :n], lengths[i : i + 1])
+            alone = layer(x[i : i + 1, :n], valid[i : i + 1, :n])
             torch.testing.assert_close(together[i, :n], alone[0], rtol=0, atol=1e-6)
             assert (together[i, n:] == 0).all()
 
