@@ -143,7 +143,7 @@ class Joints:
 
 def batches_at_once(settings: Settings, provider: str) -> int:
     """Return how many batches run at the same time: on a GPU one, because two would each be smaller."""
-    return settings.inference_threads or 1 if provider in ON_GPU else settings.threads()
+    return 1 if provider in ON_GPU else settings.threads()
 
 
 def _sums(name: str) -> tuple[str, int]:

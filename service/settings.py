@@ -144,11 +144,11 @@ class Settings(BaseSettings):
     """Where inference runs. auto: a GPU if there is one, else the CPU. cuda and tensorrt: the start fails
     without a GPU. tensorrt runs on cuda the operators that it does not support."""
     inference_threads: int = Field(default=0, ge=0, le=1024)
-    """Batches that a worker runs at the same time, each on one core. 0: one per usable core, one on a GPU.
+    """Batches that a worker runs at the same time, each on one core. 0: one per usable core. A GPU runs one.
     Too high: threads compete for cores and latency grows. Too low: cores idle."""
     max_batch_windows: PositiveInt = 32
     """Maximum windows in a batch. Too high: small requests wait behind long batches. Too low: more overhead
-    per window. Throughput stops growing at 16 on a CPU; for a GPU, see `make bench-gpu`."""
+    per window. Throughput stops growing at 16 on a CPU; on a GPU 256 is right (docs/gpu.md)."""
     max_pending_windows: PositiveInt = 4096
     """Maximum windows in a worker's queue, per model; beyond it requests get 429 at once. Too high: requests
     wait past their deadlines and memory grows. Too low: short bursts are refused."""

@@ -20,6 +20,10 @@ ON_GPU: Final = frozenset({CUDA, TENSORRT})
 FIRST: Final = {ProviderChoice.CPU: CPU, ProviderChoice.CUDA: CUDA, ProviderChoice.TENSORRT: TENSORRT}
 """What a choice puts first; `auto` takes CUDA where ONNX Runtime has it."""
 
+REPLAYED: Final = {"enable_cuda_graph": "1"}
+"""CUDA replays the hundreds of kernels of a run as one: launching each takes longer than computing them.
+Only a provider that runs every node can."""
+
 Wanted = list[str | tuple[str, dict[str, str]]]
 """Providers with their options, as ONNX Runtime takes them."""
 
@@ -54,6 +58,14 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
     return [*(provider for provider in best_first if provider in available), CPU]
 
 
+def attempts(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> list[Wanted]:
+    """What to open a session with, until one opens: all providers, then without the first of them."""
+    return [
+        with_options(providers[first:], manifest, most_windows=most_windows)
+        for first in range(len(providers))
+    ]
+
+
 def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:
     """Add the options of each provider; TensorRT builds for batches up to `most_windows`."""
     least, most = (
@@ -62,7 +74,7 @@ def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: 
     )
     options = {
         # The default search tries convolutions out at each new size, and may choose others at each start.
-        CUDA: {"cudnn_conv_algo_search": "HEURISTIC"},
+        CUDA: {"cudnn_conv_algo_search": "HEURISTIC"} | (REPLAYED if providers[0] == CUDA else {}),
         # One engine for every batch: without these bounds TensorRT would build one for each new shape.
         TENSORRT: {
             "trt_profile_min_shapes": least,

@@ -16,7 +16,7 @@ from export.golden import Golden, replay
 from export.outputs import MAP, output_shapes
 from export.seal import read_bundle
 from model.domain import FloatArray, IntArray
-from service.core.providers import CPU, ON_GPU, Placement, order, placement, with_options
+from service.core.providers import CPU, ON_GPU, Placement, attempts, order, placement
 from service.core.session import BoundSession, available_providers, bucket, cpu_session, gpu_session
 from service.core.window import Windows, aligned
 from service.machine import NVIDIA_DRIVER
@@ -131,8 +131,7 @@ class OnnxRuntime:
         drift_reference = DriftReference.from_metadata(metadata, manifest, origin=folder.model)
         if wanted != [CPU]:
             most = bucket(max(max_batch_windows, GOLDEN_WINDOWS))
-            options = with_options(wanted, manifest, most_windows=most)
-            session, failure = gpu_session(contents.model, options)
+            session, failure = gpu_session(contents.model, attempts(wanted, manifest, most_windows=most))
         got = placement(
             provider, available, session.get_providers(), driver=NVIDIA_DRIVER.exists(), failure=failure
         )
@@ -140,6 +139,7 @@ class OnnxRuntime:
         replay_golden(runtime, contents.golden, origin=folder.golden)
         if runtime._bound is not None:
             runtime._bound.warm_up(max_batch_windows)
+            replay_golden(runtime, contents.golden, origin=folder.golden)  # what was captured stays as it was
         return runtime
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:

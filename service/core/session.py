@@ -1,19 +1,21 @@
 """Sessions of ONNX Runtime, with the options that are served; the only module that imports `onnxruntime`.
 
-On a GPU a graph is asked through buffers that stay where they are: each batch is copied in and out once.
-Buffers have fixed shapes, so that batches are padded: as many windows as the next power of two, as
-many cycles as the model reads. Nothing here is particular to CUDA but its use: on the device `cpu`
-the same code gives the same answers, and so it is tested.
+On a GPU a graph is asked through buffers that stay where they are: each batch is copied in and out once, and
+CUDA replays the kernels that it captured in the first run of a size (docs/adr/0019). Buffers have fixed
+shapes, so that batches are padded: as many windows as the next power of two, as many cycles as the model
+reads. Nothing here is particular to CUDA but its use: on the device `cpu` the same code gives the same
+answers, and so it is tested.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -43,8 +45,8 @@ def cpu_session(path: Path, stored: bytes) -> Any:  # noqa: ANN401 - untyped lib
         ) from error
 
 
-def gpu_session(stored: bytes, wanted: Wanted) -> tuple[Any, str | None]:
-    """Open a graph on the best provider that works; also return the first provider's error."""
+def gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | None]:
+    """Open a graph by the first attempt that works; also return the error of the first that did not."""
     # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance. The option
     # `use_tf32` does not reach the LSTM of cuDNN, and TensorRT has none.
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
@@ -52,12 +54,12 @@ def gpu_session(stored: bytes, wanted: Wanted) -> tuple[Any, str | None]:
         if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
             ort.preload_dlls()
     failure = None
-    for first in range(len(wanted) - 1):
+    for wanted in attempts[:-1]:
         try:
-            return _session(stored, wanted[first:]), failure
+            return _session(stored, wanted), failure
         except Exception as error:  # noqa: BLE001 - providers raise errors of any kind
             failure = failure or one_line(error)
-    return _session(stored, wanted[-1:]), failure
+    return _session(stored, attempts[-1]), failure
 
 
 def _session(stored: bytes, providers: Wanted) -> Any:  # noqa: ANN401 - untyped library
@@ -95,29 +97,36 @@ def bucket(windows: int) -> int:
 
 
 class BoundSession:
-    """A session with buffers for each size of batch that has come. May be called by several threads."""
+    """A session with buffers for each size of batch that has come. May be called by several threads.
+
+    A thread of its own runs one batch after the other, because CUDA captures kernels for one thread.
+    """
 
     def __init__(self, session: Any, manifest: Manifest, *, device: str) -> None:  # noqa: ANN401
         self._session: Final = session
         self._manifest: Final = manifest
         self._device: Final = device
         self._buffers: Final[dict[tuple[int, int], _Buffers]] = {}
-        self._making: Final = Lock()
+        self._thread: Final = ThreadPoolExecutor(1, "gpu")
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
         """float32 [B, T, F], int64 [B], float32 [B] -> each output by its name, [B, ...]."""
+        return self._thread.submit(self._run, readings, lengths, last_cycle).result()
+
+    def _run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
         b, t = readings.shape[:2]
         size = bucket(b), max(t, self._manifest.context)
-        with self._making:
-            buffers = self._buffers.get(size)
-            if buffers is None:
-                buffers = self._buffers[size] = _Buffers(self._session, self._manifest, *size, self._device)
+        if (buffers := self._buffers.get(size)) is None:
+            number = len(self._buffers) + 1
+            buffers = self._buffers[size] = _Buffers(
+                self._session, self._manifest, size, device=self._device, number=number
+            )
         answers = buffers.run(*padded(readings, lengths, last_cycle, windows=size[0], cycles=size[1]))
         asked = {name: answer[:b] for name, answer in answers.items()}
         return {name: x[cycles_of(name, slice(t))] if name in PER_CYCLE else x for name, x in asked.items()}
 
     def warm_up(self, most_windows: int) -> None:
-        """Run a batch of each size: the first of a size allocates buffers and chooses kernels."""
+        """Run a batch of each size: the first of a size allocates buffers, chooses kernels, captures them."""
         for power in range(bucket(most_windows).bit_length()):
             b = 1 << power
             nothing = np.full((b, 1, len(self._manifest.columns)), np.nan, np.float32)
@@ -143,10 +152,20 @@ def padded(
 class _Buffers:
     """Inputs and outputs of one size, on the device, bound to the session once."""
 
-    def __init__(self, session: Any, manifest: Manifest, windows: int, cycles: int, device: str) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        session: Any,  # noqa: ANN401
+        manifest: Manifest,
+        size: tuple[int, int],
+        *,
+        device: str,
+        number: int,
+    ) -> None:
+        windows, cycles = size
         self._session: Final = session
-        self._busy: Final = Lock()
         self._binding: Final[Any] = session.io_binding()
+        self._options: Final[Any] = ort.RunOptions()
+        self._options.add_run_config_entry("gpu_graph_id", str(number))  # what is captured has this number
 
         def made(shape: tuple[int, ...], kind: type = np.float32) -> Any:  # noqa: ANN401
             return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, device, 0)
@@ -166,9 +185,8 @@ class _Buffers:
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
         """Copy in, compute, copy out; one caller at a time."""
         given = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
-        with self._busy:
-            for name, value in given.items():
-                self._inputs[name].update_inplace(np.ascontiguousarray(value))
-            self._session.run_with_iobinding(self._binding)
-            # On the CPU `numpy` shows the buffer itself, which the next batch overwrites.
-            return {name: np.array(value.numpy()) for name, value in self._outputs.items()}
+        for name, value in given.items():
+            self._inputs[name].update_inplace(np.ascontiguousarray(value))
+        self._session.run_with_iobinding(self._binding, self._options)
+        # On the CPU `numpy` shows the buffer itself, which the next batch overwrites.
+        return {name: np.array(value.numpy()) for name, value in self._outputs.items()}

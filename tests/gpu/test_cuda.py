@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -37,6 +39,40 @@ def test_the_gpu_is_asked_through_buffers_of_its_own(folder):
 
     assert runtime.placement.fallback is None
     assert runtime._bound is not None
+
+
+def test_what_was_captured_for_one_size_of_batch_answers_after_all_others_were(folder):
+    gpu, cpu = (
+        OnnxRuntime.load(folder, provider=provider, max_batch_windows=512) for provider in ("cuda", "cpu")
+    )
+    windows, random = probe_windows(gpu.manifest), np.random.default_rng(0)
+
+    for rows in random.integers(1, 513, 40):
+        chosen = windows.take(random.integers(0, len(windows), rows))
+        asked = chosen.readings, chosen.lengths, chosen.last_cycle
+
+        got, expected = gpu.run(*asked), cpu.run(*asked)
+
+        for name in output_shapes(gpu.manifest, windows=1, cycles=1):
+            np.testing.assert_allclose(
+                getattr(got, name), getattr(expected, name), atol=TOLERANCE[name], err_msg=name
+            )
+
+
+def test_every_thread_gets_what_was_captured(folder):
+    runtime = OnnxRuntime.load(folder, provider="cuda")
+    windows = probe_windows(runtime.manifest)
+
+    def rul(rows):
+        return runtime.run(windows.readings[:rows], windows.lengths[:rows], windows.last_cycle[:rows]).rul
+
+    sizes = [1, 3, 8, 20] * 8
+    alone = {rows: rul(rows) for rows in set(sizes)}
+    with ThreadPoolExecutor(4) as executor:
+        answers = list(executor.map(rul, sizes))
+
+    for rows, answer in zip(sizes, answers, strict=True):
+        np.testing.assert_array_equal(answer, alone[rows])
 
 
 def test_a_gpu_is_warm_at_every_size_of_batch(folder):

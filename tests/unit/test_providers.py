@@ -15,6 +15,7 @@ from service.core.providers import (
     CUDA,
     TENSORRT,
     Placement,
+    attempts,
     order,
     placement,
     with_options,
@@ -77,12 +78,12 @@ def test_a_gpu_that_was_asked_for_by_name_is_not_replaced_by_the_cpu(choice):
         placement(ProviderChoice(choice), GPU_BUILD, [CPU], driver=True)
 
 
-@pytest.mark.parametrize(("asked", "on_cpu", "on_gpu"), [(0, usable_cores(), 1), (3, 3, 3)])
-def test_a_gpu_runs_one_batch_at_a_time_unless_asked_for_more(asked, on_cpu, on_gpu):
+@pytest.mark.parametrize(("asked", "on_cpu"), [(0, usable_cores()), (3, 3)])
+def test_a_gpu_runs_one_batch_at_a_time(asked, on_cpu):
     settings = Settings(inference_threads=asked)
 
     assert batches_at_once(settings, CPU) == on_cpu
-    assert batches_at_once(settings, CUDA) == on_gpu
+    assert batches_at_once(settings, CUDA) == 1
 
 
 def test_the_error_of_a_provider_is_the_reason_of_its_fallback():
@@ -96,7 +97,7 @@ def test_the_error_of_a_provider_is_the_reason_of_its_fallback():
 def test_a_provider_that_fails_gives_its_place_to_the_next(shipped):
     malformed = (CUDA, "options that are no dictionary")
 
-    session, failure = gpu_session(shipped.model.read_bytes(), [malformed, CPU])
+    session, failure = gpu_session(shipped.model.read_bytes(), [[malformed, CPU], [CPU]])
 
     assert session.get_providers() == [CPU]
     assert "dict" in failure
@@ -105,16 +106,25 @@ def test_a_provider_that_fails_gives_its_place_to_the_next(shipped):
 def test_a_gpu_computes_with_all_bits(shipped, monkeypatch):
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
 
-    _, failure = gpu_session(shipped.model.read_bytes(), [CPU])
+    _, failure = gpu_session(shipped.model.read_bytes(), [[CPU]])
 
     assert failure is None
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
 
 
-def test_cuda_does_not_try_convolutions_out():
-    options = {"cudnn_conv_algo_search": "HEURISTIC"}
+def test_cuda_does_not_try_convolutions_out_and_replays_its_kernels():
+    options = {"cudnn_conv_algo_search": "HEURISTIC", "enable_cuda_graph": "1"}
 
     assert with_options([CUDA, CPU], make_manifest(), most_windows=32) == [(CUDA, options), CPU]
+
+
+def test_each_attempt_leaves_the_best_provider_out_and_only_one_that_runs_every_node_replays_kernels():
+    found = attempts([TENSORRT, CUDA, CPU], make_manifest(), most_windows=32)
+
+    names = [[each if isinstance(each, str) else each[0] for each in wanted] for wanted in found]
+    replayed = ["enable_cuda_graph" in dict(wanted[:-1]).get(CUDA, {}) for wanted in found]
+    assert names == [[TENSORRT, CUDA, CPU], [CUDA, CPU], [CPU]]
+    assert replayed == [False, True, False]
 
 
 def test_tensorrt_is_told_which_shapes_come():
