@@ -3,9 +3,10 @@
     python -m tests.benchmarks.gpu --providers cpu,cuda,tensorrt
 
 Windows a second of the graph as it is served (copies included) for each size of batch, beside the same
-network in PyTorch, eager and compiled, and beside the limits of copying and of arithmetic. Then one
-worker of the service on each provider, with the largest useful batch. A provider that this machine does
-not have is named at the end. PyTorch measures `comparable` only: other bundles hold no network.
+network in PyTorch, eager and compiled, and beside the limits of copying and of arithmetic. Then the
+service on each provider, with the largest useful batch: on the CPU with a worker a core, on a GPU with
+several numbers of workers. A provider that this machine does not have is named at the end. PyTorch measures
+`comparable` only: other bundles hold no network.
 Needs wrk and h2load (Debian: wrk, nghttp2-client).
 """
 
@@ -23,9 +24,9 @@ import typer
 
 from export.bundle import BundleFolder, InvalidBundle, Manifest, find_bundle
 from service.core.runtime import OnnxRuntime
-from service.settings import ProviderChoice
+from service.settings import MOST_WORKERS, ProviderChoice
 from tests.benchmarks.comparable import NAME, comparable_network, make_comparable_bundle
-from tests.benchmarks.front_ends import Figures, load_table, measure_all, serving
+from tests.benchmarks.front_ends import CORES, Figures, load_table, measure_all, serving
 from tests.benchmarks.gpu_limits import (
     arithmetic_limit,
     copying_limit,
@@ -64,6 +65,7 @@ def main(  # noqa: PLR0917 - a command's options are its parameters
     largest: Annotated[int, typer.Option(min=1, help="Largest batch.")] = 1024,
     seconds: Annotated[float, typer.Option(min=0.1, help="Of each measurement.")] = 2.0,
     compiled: Annotated[bool, typer.Option(help="Measure torch.compile.")] = True,
+    workers: Annotated[str, typer.Option(help="Of the service on a GPU.")] = "1,2,4,8",
     service: Annotated[bool, typer.Option(help="Measure the service.")] = True,
     output: Path = Path("bench-results"),
 ) -> None:
@@ -79,8 +81,9 @@ def main(  # noqa: PLR0917 - a command's options are its parameters
             measure_torch(path, manifest, sizes, seconds, results, compiled=compiled)
         measure_limits(find_bundle(path), manifest, seconds, results)
         for column in [*results.rates] if service else []:
-            if column in set(ProviderChoice):
-                measure_service(path, column, seconds, Path(work), results)
+            counts = [min(CORES, MOST_WORKERS)] if column == ProviderChoice.CPU else workers.split(",")
+            for count in counts if column in set(ProviderChoice) else []:
+                measure_service(path, column, int(count), Path(work), results, seconds=seconds)
     output.mkdir(parents=True, exist_ok=True)
     text = markdown(results)
     (output / "gpu.md").write_text(text, encoding="utf-8")
@@ -153,14 +156,31 @@ def measure_limits(bundle: BundleFolder, manifest: Manifest, seconds: float, res
     )
 
 
-def measure_service(path: str, provider: str, seconds: float, work: Path, results: Results) -> None:
-    """One worker on a provider, with the largest useful batch; ratios are to the graph's own best."""
+def measure_service(
+    path: str, provider: str, workers: int, work: Path, results: Results, *, seconds: float
+) -> None:
+    """The service on a provider, with the largest useful batch; ratios are to the graph's own best."""
     graph = results.rates[provider]
-    settings = {"provider": provider, "max_batch_windows": str(useful(graph))}
+    settings = {"provider": provider, "max_batch_windows": str(useful(graph)), "workers": str(workers)}
     figures: Figures = {"ceiling windows/s": [max(graph.values())]}
+    before = device_mib()
     with serving("one", path, work, **settings) as served:
         measure_all(partial(calls_of, path), LOADS, served, max(1, round(seconds)), figures)
-    results.service[provider] = figures
+        on_device = device_mib() - before
+    title = f"{provider}, {workers} worker{'s' * (workers > 1)}"
+    results.service[title] = figures
+    results.notes.append(
+        f"{title}: ready after {figures['ready s'][0]:.1f} s; {figures['memory MiB'][0]:,.0f} MiB resident, "
+        f"{on_device:,.0f} MiB on the device."
+    )
+
+
+def device_mib() -> float:
+    """Memory of the GPU in use by all processes; 0 without one."""
+    if torch_device() == "cpu":
+        return 0.0
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 2**20
 
 
 def useful(found: Rates) -> int:
@@ -179,8 +199,8 @@ def markdown(results: Results) -> str:
     graph = ([size, *(f"{found[size]:,.0f}" for found in results.rates.values())] for size in sizes)
     lines = [table(["windows/s, batch", *results.rates], graph, texts=0)]
     lines += ["", *(f"- {note}" for note in results.notes)]
-    for provider, figures in results.service.items():
-        lines += ["", f"One worker on {provider}; the ceiling is its graph:", "", load_table(figures, LOADS)]
+    for title, figures in results.service.items():
+        lines += ["", f"The service on {title}; the ceiling is one graph:", "", load_table(figures, LOADS)]
     lines += ["", *(f"Not measured: {line}" for line in results.missing)]
     return "\n".join(lines).rstrip() + "\n"
 

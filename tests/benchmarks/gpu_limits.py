@@ -21,7 +21,6 @@ import torch
 
 from export.bundle import Manifest
 from export.outputs import output_shapes
-from service.core.providers import with_options
 
 MATRIX: Final = {"cpu": 1024, "cuda": 8192}
 """Rows and columns of the product that is measured."""
@@ -79,8 +78,7 @@ def profiled_nodes(graph: Path, manifest: Manifest, providers: list[str]) -> lis
     }
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder) / "profile")
-        wanted = with_options(providers, manifest, most_windows=1)
-        session = ort.InferenceSession(graph, options, providers=wanted)
+        session = ort.InferenceSession(graph, options, providers=providers)
         session.run(None, window)
         events = json.loads(Path(session.end_profiling()).read_text())
     kernels = (e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time"))
