@@ -56,9 +56,12 @@ def gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | N
     failure = None
     for wanted in attempts[:-1]:
         try:
-            return _session(stored, wanted), failure
+            session = _session(stored, wanted)
         except Exception as error:  # noqa: BLE001 - providers raise errors of any kind
             failure = failure or one_line(error)
+        else:
+            if session.get_providers()[0] == wanted[0][0]:  # one whose library is missing is left out
+                return session, failure
     return _session(stored, attempts[-1]), failure
 
 

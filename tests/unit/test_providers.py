@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime as ort
@@ -10,6 +11,7 @@ import pytest
 from export.bundle import InvalidBundle
 from export.outputs import output_shapes
 from export.probes import probe_windows
+from service.core import session
 from service.core.providers import (
     CPU,
     CUDA,
@@ -97,10 +99,26 @@ def test_the_error_of_a_provider_is_the_reason_of_its_fallback():
 def test_a_provider_that_fails_gives_its_place_to_the_next(shipped):
     malformed = (CUDA, "options that are no dictionary")
 
-    session, failure = gpu_session(shipped.model.read_bytes(), [[malformed, CPU], [CPU]])
+    found, failure = gpu_session(shipped.model.read_bytes(), [[malformed, CPU], [CPU]])
 
-    assert session.get_providers() == [CPU]
+    assert found.get_providers() == [CPU]
     assert "dict" in failure
+
+
+def test_a_provider_that_onnx_runtime_leaves_out_gives_its_place_to_the_next(monkeypatch):
+    tried = []
+
+    def opened(_, wanted):
+        tried.append(wanted)
+        return SimpleNamespace(get_providers=lambda: [CUDA, CPU])
+
+    monkeypatch.setattr(session, "_session", opened)
+    wanted = attempts([TENSORRT, CUDA, CPU], make_manifest(), most_windows=32)
+
+    _, failure = gpu_session(b"", wanted)
+
+    assert tried == wanted[:2]
+    assert failure is None
 
 
 def test_a_gpu_computes_with_all_bits(shipped, monkeypatch):
