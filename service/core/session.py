@@ -47,6 +47,19 @@ def cpu_session(path: Path, stored: bytes) -> Any:  # noqa: ANN401 - untyped lib
 
 def gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | None]:
     """Open a graph by the first attempt that works; also return the error of the first that did not."""
+    return _gpu_thread().submit(_gpu_session, stored, attempts).result()
+
+
+@cache
+def _gpu_thread() -> ThreadPoolExecutor:
+    """Return the one thread of this process that uses the GPU.
+
+    CUDA captures for one thread, and while it does, what other threads ask of the GPU fails.
+    """
+    return ThreadPoolExecutor(1, "gpu")
+
+
+def _gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | None]:
     # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance. The option
     # `use_tf32` does not reach the LSTM of cuDNN, and TensorRT has none.
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
@@ -98,21 +111,17 @@ def bucket(windows: int) -> int:
 
 
 class BoundSession:
-    """A session with buffers for each size of batch that has come. May be called by several threads.
-
-    A thread of its own runs one batch after the other, because CUDA captures kernels for one thread.
-    """
+    """A session with buffers for each size of batch that has come. May be called by several threads."""
 
     def __init__(self, session: Any, manifest: Manifest, *, device: str) -> None:  # noqa: ANN401
         self._session: Final = session
         self._manifest: Final = manifest
         self._device: Final = device
         self._buffers: Final[dict[tuple[int, int], _Buffers]] = {}
-        self._thread: Final = ThreadPoolExecutor(1, "gpu")
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
         """float32 [B, T, F], int64 [B], float32 [B] -> each output by its name, [B, ...]."""
-        return self._thread.submit(self._run, readings, lengths, last_cycle).result()
+        return _gpu_thread().submit(self._run, readings, lengths, last_cycle).result()
 
     def _run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
         b, t = readings.shape[:2]

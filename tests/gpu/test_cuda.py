@@ -75,6 +75,20 @@ def test_every_thread_gets_what_was_captured(folder):
         np.testing.assert_array_equal(answer, alone[rows])
 
 
+def test_a_model_answers_while_another_is_captured(folder):
+    serving = OnnxRuntime.load(folder, provider="cuda")
+    windows = probe_windows(serving.manifest)
+    asked = windows.readings, windows.lengths, windows.last_cycle
+    expected = serving.run(*asked).rul
+
+    with ThreadPoolExecutor(1) as executor:
+        loading = executor.submit(OnnxRuntime.load, folder, provider="cuda", max_batch_windows=512)
+        while not loading.done():
+            np.testing.assert_array_equal(serving.run(*asked).rul, expected)
+
+    np.testing.assert_array_equal(loading.result().run(*asked).rul, expected)
+
+
 def test_a_gpu_is_warm_at_every_size_of_batch(folder):
     runtime = OnnxRuntime.load(folder, provider="cuda", max_batch_windows=32)
 

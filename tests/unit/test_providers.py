@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 from types import SimpleNamespace
 
 import numpy as np
@@ -224,6 +225,22 @@ def test_buffers_are_shared_by_sizes_and_by_threads(runtime, bound):
     for size, answer in zip(sizes, answers, strict=True):
         np.testing.assert_allclose(answer, expected[size], atol=1e-4)
     assert sorted(windows for windows, _ in bound._buffers) == [1, 2, 4, 8]
+
+
+def test_one_thread_uses_the_gpu_for_all_models_and_callers(runtime, monkeypatch):
+    run, threads = session._Buffers.run, set[int]()
+
+    def noted(buffers, *question):
+        threads.add(get_ident())
+        return run(buffers, *question)
+
+    monkeypatch.setattr(session._Buffers, "run", noted)
+    models = [BoundSession(runtime.session, runtime.manifest, device="cpu") for _ in range(2)]
+
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(lambda i: models[i % 2].run(*asked(runtime.manifest, 3)), range(16)))
+
+    assert len(threads) == 1
 
 
 def test_a_warm_graph_has_buffers_of_every_size_of_batch(bound):
