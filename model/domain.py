@@ -66,9 +66,9 @@ class RulState(StrEnum):
     """Interpretation of a predicted RUL.
 
     `estimated`: the number itself. `at_least_cap`: the RUL is the model's cap or more.
+    `out_of_distribution`: readings unlike those of training, so the number means little.
     `insufficient_history`: fewer cycles than the model's `min_cycles`, and no `last_cycle` that shows
-    that they are the unit's whole life. `out_of_distribution`: readings unlike those of training, so
-    the number means little. If several apply, the last in this list is given.
+    that they are the unit's whole life. If several apply, the last in this list is given.
     """
 
     ESTIMATED = "estimated"

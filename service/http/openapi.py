@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,8 +45,8 @@ DESCRIPTION: Final = """Remaining useful life with a calibrated interval, and th
 contribution of every cycle.
 
 Every request may have the headers `request-timeout` (seconds, which shorten its deadline), `x-request-id` \
-(comes back with the answer) and `traceparent` (is continued). `retry-after` of a refusal says after how \
-many seconds to ask again.
+(comes back with the answer), `traceparent` (is continued) and `content-encoding` (gzip or deflate). \
+`retry-after` of a refusal says after how many seconds to ask again.
 """
 """Of the API, in Markdown."""
 PLACES: Final = {"unit": "Name of the unit.", "name": "Name of the model.", "version": "Its version."}
@@ -99,6 +100,9 @@ def _schemas(docs: Iterable[Operation]) -> tuple[dict[Any, Schema], dict[str, An
     types = [*dict.fromkeys([*BASIC, *kinds])]
     found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     schemas: dict[Any, Schema] = dict(zip(types, found, strict=True))
+    for component in components.values():  # docstrings: as Markdown, without errors of Python
+        if text := component.get("description"):
+            component["description"] = cleandoc(text).partition("\n\nRaises:")[0]
     answer = {"anyOf": [schemas[Prediction], schemas[Refused]]}
     components["PredictReply"] = {  # by hand: msgspec describes what it could decode, which this is not
         "title": "PredictReply",

@@ -132,6 +132,15 @@ def test_the_headers_that_every_request_may_have_are_described():
     text = DOCUMENT["info"]["description"]
 
     assert all(name in text for name in ("request-timeout", "x-request-id", "traceparent", "retry-after"))
+    assert "`content-encoding`" in text
+
+
+@pytest.mark.parametrize("kind", DOCUMENT["components"]["schemas"])
+def test_a_type_is_described_in_markdown_without_errors_of_python(kind):
+    text = DOCUMENT["components"]["schemas"][kind].get("description", "")
+
+    assert "\n\n    " not in text  # a block of code
+    assert "Raises:" not in text
 
 
 def test_a_cycle_is_a_whole_number():

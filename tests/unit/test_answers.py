@@ -1,5 +1,6 @@
 """What follows from a batch's outputs, for all of its windows at once."""
 
+import re
 from dataclasses import replace
 
 import msgspec
@@ -34,6 +35,18 @@ def test_few_cycles_are_insufficient_unless_they_are_all_that_the_unit_has_lived
     windows = msgspec.structs.replace(make_windows(30.0, cycles=cycles), last_cycle=[last_cycle])
 
     assert fake_answers(asked_of(windows), make_manifest(min_cycles=3)).states == [state]
+
+
+@pytest.mark.parametrize(("cycles", "novelty", "place"), [(2, 3.0, -1), (3, 3.0, -2), (3, 0.5, -3)])
+def test_of_several_states_the_one_that_is_described_last_is_given(cycles, novelty, place):
+    windows = msgspec.structs.replace(make_windows(125.0, cycles=cycles), last_cycle=[90.0])
+    manifest = make_manifest(min_cycles=3)
+    answers = fake_answers(asked_of(windows), manifest)
+    strange = replace(answers.outputs, novelty=np.full(1, novelty, np.float32))
+
+    states = Answers(answers.asked, strange, manifest, RULES).states
+
+    assert states == [re.findall(r"`(\w+)`:", RulState.__doc__)[place]]
 
 
 def test_entropy_is_over_its_largest_value_for_each_windows_own_length(answers):
