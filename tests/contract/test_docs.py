@@ -1,9 +1,12 @@
-"""Documents: links lead somewhere, and each decision has its parts and its place in the index."""
+"""Documents: links lead somewhere, decisions are whole and in the index, lists name everything there is."""
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from service.core.queries import CautionCode
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -38,3 +41,18 @@ def test_every_decision_is_in_the_index():
     index = (ROOT / "docs" / "adr" / "README.md").read_text("utf-8")
 
     assert re.findall(r"^\| \[\d+\]\((.+?)\)", index, re.MULTILINE) == [page.name for page in DECISIONS]
+
+
+def test_the_page_of_answers_says_when_each_warning_is_given():
+    page = (ROOT / "docs" / "rul_states.md").read_text("utf-8")
+
+    [table] = re.findall(r"^\| warning \|.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*get_args(CautionCode)]
+
+
+def test_contributing_lists_every_long_run():
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    hostile = (ROOT / "tests" / "hostile").glob("*.py")
+    runs = {path.stem for path in hostile if "__main__" in path.read_text("utf-8")}
+
+    assert set(re.findall(r"python -m tests\.hostile\.(\w+)", page)) == runs
