@@ -153,7 +153,9 @@ def show_settings(
 
 def env_example() -> str:
     """Return the text of `.env.example`: every variable, its default and its description."""
-    parts = ["# Every setting with its default. Copy to .env and change what you need.\n"]
+    parts = [
+        "# Every setting with its default. Put into .env those that you change: the image gpu has others.\n"
+    ]
     for name, field in Settings.model_fields.items():
         kind = field.annotation
         choices = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
@@ -180,7 +182,10 @@ def keys_add(
 
 
 def keys_list(file: KeyFile = None) -> None:
-    """List the keys: name, scopes, tenant and day, separated by tabs."""
+    """List the keys: name, scopes, tenant and day, separated by tabs.
+
+    Example: rul keys list --file keys.toml
+    """
     for name, entry in read_keys(_key_file(file)).items():
         created = "-" if entry.created is None else entry.created.isoformat()
         print(name, ",".join(entry.scopes), entry.tenant or "-", created, sep="\t")  # noqa: T201 the output

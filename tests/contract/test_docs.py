@@ -5,12 +5,25 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from typer.main import get_command
 
 from service.core.queries import CautionCode
+from tests.commands import application
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+
+
+def commands(command, name="rul"):
+    """Each command with its help."""
+    for word, found in getattr(command, "commands", {}).items():
+        yield from commands(found, f"{name} {word}")
+    if not hasattr(command, "commands"):
+        yield name, command.help
+
+
+COMMANDS = dict(commands(get_command(application())))
 
 
 def anchors(page: Path) -> set[str]:
@@ -56,3 +69,8 @@ def test_contributing_lists_every_long_run():
     runs = {path.stem for path in hostile if "__main__" in path.read_text("utf-8")}
 
     assert set(re.findall(r"python -m tests\.hostile\.(\w+)", page)) == runs
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command):
+    assert f"{command} " in COMMANDS[command]
