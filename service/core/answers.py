@@ -277,10 +277,12 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
     ratio, (lowest, highest) = answers.entropy[row], answers.rules.usual_entropy
     low, high = lowest[windows.lengths[i]], highest[windows.lengths[i]]
     if ratio < low:
-        detail = f"entropy ratio {ratio:.3g} is below {low:.3g}: unusually few cycles hold the weight"
+        detail = f"entropy ratio {ratio:.6g} is below its usual band, from {low:.6g} on: fewer cycles hold the weight"
         found.append(Caution("attention_collapsed", detail))
     if ratio > high:
-        detail = f"entropy ratio {ratio:.3g} is above {high:.3g}: the weights hardly tell cycles apart"
+        detail = (
+            f"entropy ratio {ratio:.6g} is above its usual band, up to {high:.6g}: the weights are more even"
+        )
         found.append(Caution("attention_uniform", detail))
     return found
 

@@ -199,6 +199,22 @@ async def test_attention_outside_the_reference_band_is_warned_of(band, code):
     assert [warning.code for warning in reply.predictions[0].warnings] == [code]
 
 
+@pytest.mark.parametrize(
+    ("band", "detail"),
+    [
+        (
+            (1.0001, 1.2),
+            "entropy ratio 1 is below its usual band, from 1.00009 on: fewer cycles hold the weight",
+        ),
+        ((0.0, 0.9998), "entropy ratio 1 is above its usual band, up to 0.99981: the weights are more even"),
+    ],
+)
+async def test_a_warning_of_attention_says_no_more_than_that_it_is_unusual(band, detail):
+    reply = await ask(window_input(), predictor=make_predictor(make_manifest(band=band)))
+
+    assert reply.predictions[0].warnings[0].detail == detail
+
+
 async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_say():
     window = window_input(400.0, cycles=12, last_cycle=None)
 
