@@ -277,10 +277,10 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
     ratio, (lowest, highest) = answers.entropy[row], answers.rules.usual_entropy
     low, high = lowest[windows.lengths[i]], highest[windows.lengths[i]]
     if ratio < low:
-        detail = f"entropy ratio {ratio:.6g} is below its usual {low:.6g} or more: fewer cycles weigh"
+        detail = f"entropy ratio {ratio:.6g}, usually {low:.6g} or more: the weight lies on fewer cycles"
         found.append(Caution("attention_collapsed", detail))
     if ratio > high:
-        detail = f"entropy ratio {ratio:.6g} is above its usual {high:.6g} or less: the weights are more even"
+        detail = f"entropy ratio {ratio:.6g}, usually {high:.6g} or less: the weights are more even"
         found.append(Caution("attention_uniform", detail))
     return found
 
