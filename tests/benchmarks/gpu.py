@@ -62,7 +62,7 @@ class Results:
 def main(  # noqa: PLR0917 - a command's options are its parameters
     bundle: str = NAME,
     providers: str = "cpu,cuda,tensorrt",
-    largest: Annotated[int, typer.Option(min=1, help="Largest batch.")] = 1024,
+    largest: Annotated[int, typer.Option(min=1, help="Largest batch.")] = 2048,
     seconds: Annotated[float, typer.Option(min=0.1, help="Of each measurement.")] = 2.0,
     compiled: Annotated[bool, typer.Option(help="Measure torch.compile.")] = True,
     workers: Annotated[str, typer.Option(help="Of the service on a GPU.")] = "1,2,4,8",
