@@ -14,7 +14,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from sqlalchemy import create_engine, event, insert, inspect, select, text
-from sqlalchemy.engine import Connection, Dialect, Engine, make_url
+from sqlalchemy.engine import Connection, Dialect, Engine, ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -32,6 +32,8 @@ NAME_LOCKS: Final = 1024
 """Advisory locks that names share, after `LOCK`: a server has memory for some 6,400 in all."""
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
 WRITES: Final = "rul_writes"
+READ_ONLY: Final = "25006"
+"""PostgreSQL's code for a write that a standby, or a server whose disk is full, refuses."""
 UNREADABLE: Final = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
 
@@ -198,7 +200,7 @@ def engine_of(url: str) -> Engine:
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
         return _sqlite(url, Path(address.database or ""))
-    return create_engine(
+    engine = create_engine(
         address,
         paramstyle="format",
         pool_size=4,
@@ -210,6 +212,14 @@ def engine_of(url: str) -> Engine:
             "application_name": "rulserve",
         },
     )
+    event.listen(engine, "handle_error", _leave_read_only)
+    return engine
+
+
+def _leave_read_only(context: ExceptionContext) -> None:
+    """Drop all connections to a server that takes no writes: sessions stay read-only, new ones may not be."""
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 def _sqlite(url: str, path: Path) -> Engine:

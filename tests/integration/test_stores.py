@@ -21,6 +21,7 @@ from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, event, func, inspect, select, text
 
+from service.errors import StoreUnavailable
 from service.http.units_bodies import unit_body
 from service.metrics.instruments import Shared
 from service.metrics.store import StoreMetrics
@@ -361,6 +362,26 @@ def test_a_name_that_postgresql_cannot_hold_is_refused(postgres):
         store.write([row("a\0b")])
 
     store.close()
+
+
+@pytest.mark.system
+def test_a_database_that_takes_no_writes_for_a_while_is_away_and_comes_back(postgres):
+    store = Store.open(store_url(postgres.database("replica")), [VERSION])
+    server = Database(engine_of(store_url(postgres.url)))
+    read_only = "ALTER DATABASE replica SET default_transaction_read_only ="
+
+    with server.writing() as connection:
+        connection.execute(text(f"{read_only} on"))
+    store.close()  # the next session has the new setting
+    with pytest.raises(StoreUnavailable):
+        store.write([row()])
+    with server.writing() as connection:
+        connection.execute(text(f"{read_only} off"))
+    store.write([row()])
+
+    assert len(kept(store)) == 1
+    store.close()
+    server.close()
 
 
 @pytest.mark.system
