@@ -41,6 +41,18 @@ class ReportFormat(StrEnum):
     JSON = "json"
 
 
+def local_time(given: datetime | None) -> datetime | None:
+    """Give a time without a zone the local one.
+
+    Raises:
+        BadParameter: no zone is known of its year.
+    """
+    try:
+        return given and given.astimezone()
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"expected a year from 2 to 9998, got {given}") from None
+
+
 @asks_a_service
 def outcomes(
     *,
@@ -61,7 +73,8 @@ def outcomes(
         ReportFormat | None, typer.Option("--format", help="Default: a table on a terminal, otherwise csv.")
     ] = None,
     since: Annotated[
-        datetime | None, typer.Option(help="Only outcomes from this day on, in local time.")
+        datetime | None,
+        typer.Option(help="Only outcomes from this day on, in local time.", callback=local_time),
     ] = None,
     credentials: Credentials,
 ) -> None:

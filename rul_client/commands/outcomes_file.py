@@ -101,7 +101,8 @@ def _whole(cell: str) -> int | None:
 def _time(text: str) -> datetime | None:
     """Read a time; one without a zone is local."""
     found = date_of(text)
-    if text and found is None:
-        wanted = "a time such as 2026-03-01T12:00:00Z or 01.03.2026 12:00"
-        raise InvalidData(f"column 'time': expected {wanted}, got {text!r}")
-    return found and found.astimezone()
+    with contextlib.suppress(ValueError, OverflowError):  # no zone is known of the first and last year
+        if found is not None or not text:
+            return found and found.astimezone()
+    wanted = "a time such as 2026-03-01T12:00:00Z or 01.03.2026 12:00"
+    raise InvalidData(f"column 'time': expected {wanted}, got {text!r}")

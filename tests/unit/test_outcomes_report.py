@@ -103,6 +103,16 @@ async def test_a_time_is_written_as_in_files_of_readings_and_local_without_a_zon
     assert sent == datetime(2026, 3, 1, 12).astimezone()
 
 
+async def test_the_time_that_databases_write_for_none_is_named_and_the_rest_is_reported(tmp_path, capsys):
+    server, lines = Server(), ["1,failed,5,0001-01-01 00:00", "2,failed,5,"]
+
+    with pytest.raises(LinesRefused, match="1 of 2 lines refused"):
+        await report(server, csv_file(tmp_path, "unit,kind,cycle,time", *lines))
+
+    assert [unit for unit, _ in server.taken] == ["2"]
+    assert "line 2: column 'time': expected a time such as" in capsys.readouterr().err
+
+
 async def test_corrections_are_marked(tmp_path):
     server = Server()
 

@@ -98,6 +98,7 @@ def unit(name="1", cycles=4):
         ),
         ("outcomes --format xml", "'table', 'csv', 'json'"),
         ("outcomes --replace", "Invalid value for --replace: needs --report"),
+        ("outcomes --since 0001-01-01", "Invalid value for '--since': expected a year from 2 to 9998"),
         ("outcomes --report a.csv --since 2026-01-01", "does nothing with --report"),
         ("bench", "Missing argument 'url'"),
         ("bench localhost:3000", "expected http, https://HOST:PORT"),
