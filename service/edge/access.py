@@ -148,9 +148,9 @@ def _given(authorization: str, *, basic: bool) -> str:
 
 
 def _state(file: Path) -> object:
-    """Return what changes when the file does; its error where there is none."""
+    """Return what changes when the file or its permissions do; its error where there is none."""
     try:
         found = os.stat(file)  # noqa: PTH116 follows the links by which Kubernetes replaces a secret
     except OSError as error:
         return error.errno
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
+from stat import S_IMODE
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -173,7 +174,7 @@ def _write(path: Path, entries: Mapping[str, Entry]) -> None:
     text = HEADER + "".join(_block(name, entry) for name, entry in entries.items())
     try:
         path = path.resolve()
-        number, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # only its owner reads it
+        number, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # mode 0600
         with os.fdopen(number, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -181,6 +182,7 @@ def _write(path: Path, entries: Mapping[str, Entry]) -> None:
         with suppress(OSError):  # no file yet, or not ours to give away
             kept = path.stat()
             os.chown(temporary, kept.st_uid, kept.st_gid)
+            Path(temporary).chmod(S_IMODE(kept.st_mode))  # the service may read it by its group
         Path(temporary).replace(path)
     except OSError as error:
         raise InvalidKeys(f"key file {path}: {error.strerror}") from None

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from time import perf_counter
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -232,6 +233,33 @@ def test_the_file_keeps_no_key_and_only_its_owner_reads_it(file):
     assert read_keys(file)["a"].scopes == ("predict",)
     assert len(key) == len("rul_") + 43  # 256 bits
     assert [*file.parent.iterdir()] == [file]
+
+
+def test_a_file_that_the_group_of_the_service_reads_stays_readable_to_it(file):
+    add_key(file, "a", ["predict"])
+    add_key(file, "b", ["predict"])
+    file.chmod(0o640)
+
+    revoke_key(file, "a")
+
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_refused_key_file_is_read_again_once_its_permissions_change(file, monkeypatch):
+    key = add_key(file, "a", ["predict"])
+    credentials = Credentials([], file)
+    revoke_key(file, "a")
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(
+            "service.edge.access.read_keys", Mock(side_effect=InvalidKeys("Permission denied"))
+        )
+        look_twice(credentials)
+
+    file.chmod(0o640)
+    look_twice(credentials)
+
+    with pytest.raises(Unauthenticated, match="not valid"):
+        credentials.check(KeyScope.PREDICT, "", key)
 
 
 def test_keys_that_are_added_and_revoked_at_once_are_all_added_and_revoked(file):
