@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self
 
-from service.errors import IntakeFull
+from service.core.turns import LARGE_BYTES
+from service.edge.asgi import inflated
+from service.errors import IntakeFull, TooLarge
 
 Expected = Callable[[int], AbstractContextManager[object]]
 
@@ -26,6 +29,27 @@ class Intake:
         self.seconds: Final = seconds
         self.most_bytes: Final = most_bytes
         self.held = 0
+
+    async def inflate(self, data: bytes, encoding: str, limit: int) -> bytes:
+        """Inflate a body in a thread, which lets the event loop go on.
+
+        Above `LARGE_BYTES` it takes up to four times its size from the budget meanwhile: no stream says its
+        own, so it is inflated again with a larger limit.
+
+        Raises:
+            UnsupportedMedia, MalformedBody, TooLarge: as `inflated`.
+            IntakeFull: all unfinished bodies together are above the budget.
+        """
+        most = min(limit, LARGE_BYTES)
+        with Share(self) as share:
+            while True:
+                try:
+                    return await asyncio.to_thread(inflated, data, encoding, most)
+                except TooLarge:
+                    if most == limit:
+                        raise
+                most = min(limit, 4 * most)
+                share.hold(min(most, self.most_bytes))
 
 
 class Share:

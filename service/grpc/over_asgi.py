@@ -8,7 +8,6 @@ This module knows the protocol; it must not know any service.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Self
@@ -16,7 +15,7 @@ from urllib.parse import quote
 
 import grpc
 
-from service.edge.asgi import Application, Message, Receive, Scope, Send, inflated
+from service.edge.asgi import Application, Message, Receive, Scope, Send
 from service.edge.exchange import Limit
 from service.edge.intake import Intake, Share
 from service.errors import Disconnected, MalformedBody, TooLarge
@@ -60,7 +59,9 @@ class Messages:
         if not compressed:
             return message
         encoding = dict(self._scope["headers"]).get(b"grpc-encoding", b"")
-        return await asyncio.to_thread(_inflated, message, encoding, self._max_bytes)
+        if encoding in {b"", b"identity"}:
+            raise MalformedBody("a message is compressed, and grpc-encoding does not say how")
+        return await self._intake.inflate(message, encoding.decode("latin-1"), self._max_bytes)
 
     async def _rest(self) -> None:
         """Read the rest of a message that has begun."""
@@ -147,17 +148,6 @@ def _speaks_grpc(scope: Scope) -> bool:
         if key == PLAIN[0]:
             return value.startswith(PLAIN[1])
     return False
-
-
-def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:
-    """Inflate a message that is compressed, as `inflated` does.
-
-    Raises:
-        MalformedBody: its encoding is not named.
-    """
-    if encoding in {b"", b"identity"}:
-        raise MalformedBody("a message is compressed, and grpc-encoding does not say how")
-    return inflated(message, encoding.decode("latin-1"), max_bytes)
 
 
 def _trailers(end: Aborted) -> list[tuple[bytes, bytes]]:

@@ -7,7 +7,6 @@ headers and bodies; it must not know what is asked.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
-from service.edge.asgi import QUOTED_SLASH, Message, Receive, Scope, Send, check_decodable, inflated, path_of
+from service.edge.asgi import QUOTED_SLASH, Message, Receive, Scope, Send, check_decodable, path_of
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.intake import Share
 from service.edge.keys import KeyScope
@@ -307,8 +306,7 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
     encoding = headers.get(b"content-encoding")
     if encoding is None:
         return body
-    # In a thread, which lets the event loop go on.
-    return await asyncio.to_thread(inflated, body, encoding.decode("latin-1").strip().lower(), limit)
+    return await desk.intake.inflate(body, encoding.decode("latin-1").strip().lower(), limit)
 
 
 async def _joined(event: Message, receive: Receive, limit: int, share: Share) -> bytes:

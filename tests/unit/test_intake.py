@@ -1,11 +1,13 @@
 """Bodies that come slowly or together: a deadline, a budget, and no byte before the key."""
 
 import asyncio
+import gzip
 
 import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from service.core.turns import LARGE_BYTES
 from service.edge import exchange
 from service.grpc import health
 from service.http import shell
@@ -82,6 +84,28 @@ async def test_bodies_above_the_budget_get_429_and_those_within_it_go_on():
         assert refused.headers["retry-after"] == "1"
         assert by_grpc.code is streamed.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await reading).status_code == 400
+        assert service.desk.intake.held == 0
+
+
+async def test_bodies_that_inflate_above_the_budget_get_429_and_small_ones_are_read():
+    large, small = (gzip.compress(b" " * size, mtime=0) for size in (2 * LARGE_BYTES, 2000))
+    packed = TYPE | {"content-encoding": "gzip"}
+    async with in_process(max_reading_bytes=3000, max_body_bytes=4 * LARGE_BYTES) as service:
+        first = Slow()
+        reading = asyncio.create_task(service.http.post("/v1/predict", content=first, headers=TYPE))
+        await until(lambda: service.desk.intake.held == 2000)
+
+        refused = await service.http.post("/v1/predict", content=large, headers=packed)
+        message = framed(large, compressed=True)
+        by_grpc = await ask_grpc(service.grpc, PREDICT, message, metadata=[("grpc-encoding", "gzip")])
+        read = await service.http.post("/v1/predict", content=small, headers=packed)
+        first.release.set()
+        await reading
+        alone = await service.http.post("/v1/predict", content=large, headers=packed)
+
+        assert refused.status_code == 429
+        assert by_grpc.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert read.status_code == alone.status_code == 400
         assert service.desk.intake.held == 0
 
 
