@@ -202,6 +202,7 @@ def engine_of(url: str) -> Engine:
         return _sqlite(url, Path(address.database or ""))
     engine = create_engine(
         address,
+        hide_parameters=True,  # errors are logged, and readings stay out of logs
         paramstyle="format",
         pool_size=4,
         pool_pre_ping=True,  # a restarted server costs one question, not an answer
@@ -223,9 +224,8 @@ def _leave_read_only(context: ExceptionContext) -> None:
 
 
 def _sqlite(url: str, path: Path) -> Engine:
-    engine = create_engine(
-        url, pool_size=4, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}
-    )
+    arguments = {"timeout": BUSY_SECONDS, "check_same_thread": False}
+    engine = create_engine(url, hide_parameters=True, pool_size=4, connect_args=arguments)
 
     def before_connect(*_args: Any) -> None:  # noqa: ANN401 SQLAlchemy's own
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from service.errors import CycleConflict
 from service.store.readings import Readings
@@ -160,3 +162,15 @@ def test_old_readings_are_deleted_in_parts(store, monkeypatch):
     store.purge(2000.0)
 
     assert stored(store).cycles == [6]
+
+
+def test_an_error_of_the_database_names_no_unit_and_shows_no_reading(store):
+    with store.writing() as connection:
+        connection.execute(
+            text("CREATE TRIGGER no BEFORE INSERT ON readings BEGIN SELECT RAISE(ABORT, 'no'); END")
+        )
+
+    with pytest.raises(IntegrityError, match="INSERT INTO readings") as caught:
+        append(store, request(1, unit="secret"))
+
+    assert "secret" not in str(caught.value)
