@@ -33,7 +33,7 @@ MOST_WAITING: Final = 16
 PAGE_UNITS: Final = 1000
 """Units that one question to the store reads."""
 
-HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+HEADERS: Final = ((b"x-accel-buffering", b"no"),)
 Event = bytes | None
 """Chunks to send; None ends the stream."""
 

@@ -36,6 +36,7 @@ from service.http.problem import problem, read_number
 from service.labels import Route, Transport
 
 JSON: Final = b"application/json"
+NO_STORE: Final = (b"cache-control", b"no-store")
 Schema = Mapping[str, Any]
 """A JSON schema."""
 Content = type | Mapping[str, type | Schema]
@@ -246,6 +247,9 @@ async def _send(reply: Reply, request_id: str, method: str, receive: Receive, se
         (b"x-request-id", request_id.encode("latin-1")),
         *reply.headers,
     ]
+    # A shared cache knows of `authorization` alone, not of `x-api-key`. No cache keeps what was posted.
+    if method != "POST" and all(name != NO_STORE[0] for name, _ in reply.headers):
+        headers.append(NO_STORE)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if stream is not None and method != "HEAD":
         await _send_parts(stream, receive, send)

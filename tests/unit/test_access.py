@@ -421,6 +421,15 @@ async def test_the_table_above_names_every_route_there_is(file):
     ] == []
 
 
+@pytest.mark.parametrize("path", ["/v1/units", "/v1/units/a", "/v1/models", "/metrics", "/v2/models/fake"])
+async def test_no_cache_on_the_way_keeps_an_answer_for_callers_with_other_keys(file, path):
+    key = add_key(file, "all", GRANTABLE)
+    async with in_process(keys_file=str(file)) as service:
+        answered = [await service.http.get(path, headers={"x-api-key": given}) for given in (key, "wrong")]
+
+    assert [answer.headers.get("cache-control") for answer in answered] == ["no-store"] * 2
+
+
 async def test_a_refusal_names_the_scope_and_asks_browsers_for_a_password_only_where_nothing_changes(file):
     key = add_key(file, "line", ["predict"])
     async with in_process(keys_file=str(file)) as service:
