@@ -54,11 +54,16 @@ def any_address(url: str | None) -> str | None:
 def _checked(url: str, schemes: tuple[str, ...]) -> str:
     try:
         parts = urlsplit(url)
-        if parts.scheme in schemes and parts.hostname and parts.port != 0:
+        if parts.scheme in schemes and parts.hostname and parts.port != 0 and "@" not in parts.netloc:
             return url
     except ValueError:  # the port is no number
         pass
-    raise InvalidAddress(f"expected {', '.join(schemes)}://HOST:PORT, got {url!r}")
+    # Errors, screens and reports show addresses.
+    has_password = "@" in url
+    got = (
+        "one with a user or password; --key-file and RUL_API_KEY take the key" if has_password else repr(url)
+    )
+    raise InvalidAddress(f"expected {', '.join(schemes)}://HOST:PORT, got {got}")
 
 
 def chosen_key(api_key: str | None, key_file: Path | None) -> str | None:

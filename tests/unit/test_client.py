@@ -214,6 +214,14 @@ async def test_an_address_without_a_scheme_is_refused_with_those_that_exist():
         AsyncClient("host:3000")
 
 
+@pytest.mark.parametrize("url", ["http://me:secret@host:3000", "grpcs://secret@host", "htp://me:secret@host"])
+async def test_an_address_with_a_password_is_refused_without_quoting_it(url):
+    with pytest.raises(RemoteFailed, match=r"got one with a user or password; .* RUL_API_KEY take") as caught:
+        AsyncClient(url)
+
+    assert "secret" not in str(caught.value)
+
+
 def test_wide_windows_go_fewer_at_a_time_but_always_one():
     assert windows_per_request(60 * 3) == 64
     assert windows_per_request(10_000 * 3) == 13
