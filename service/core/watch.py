@@ -21,8 +21,8 @@ from service.errors import NotReady, ServiceError
 LOOK_SECONDS: Final = 2.0
 """Time between two looks; a bundle is taken when it is the same in both, so that it is written to its end."""
 
-Stamp = tuple[tuple[int, int], ...]
-"""Time of change and size of a bundle's files."""
+Stamp = tuple[tuple[int, int, int], ...]
+"""Times of change, of permissions too, and size of a bundle's files."""
 
 
 class Watch:
@@ -113,4 +113,4 @@ def _stamp(path: Path) -> Stamp:
     for name in (MODEL, GOLDEN, SUMS, SIGNATURE):
         with suppress(OSError):
             stats.append((path / name).stat())
-    return tuple((s.st_mtime_ns, s.st_size) for s in stats)
+    return tuple((s.st_mtime_ns, s.st_ctime_ns, s.st_size) for s in stats)

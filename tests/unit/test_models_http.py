@@ -19,7 +19,7 @@ from service.core.candidates import Shadow
 from service.core.changes import Changed
 from service.core.runtime import OnnxRuntime
 from service.core.watch import Watch
-from service.errors import NotReady
+from service.errors import InvalidCandidate, NotReady
 from service.metrics.board import ROW
 from service.proto import rul_v1_pb2 as pb
 from service.settings import ProviderChoice
@@ -376,6 +376,19 @@ async def test_a_bundle_that_a_watched_folder_cannot_bring_in_yet_is_tried_at_th
     await look(watch, 5)
 
     assert change.asked == 2
+
+
+async def test_a_refused_bundle_is_tried_again_once_its_permissions_change(newer, tmp_path):
+    shutil.copytree(newer.path, tmp_path / "fd001")
+    change = FakeChange(InvalidCandidate("model.onnx: cannot be read: Permission denied"))
+    watch = Watch(tmp_path, {}, change, logs.logger())
+    await look(watch, 4)
+    asked = change.asked
+
+    (tmp_path / "fd001" / "model.onnx").chmod(0o640)
+    await look(watch, 4)
+
+    assert (asked, change.asked) == (1, 2)
 
 
 async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said(newer, tmp_path):
