@@ -179,7 +179,8 @@ class Exchange:
             self.gone, self.code = True, CLIENT_GONE[self._transport]
         elif isinstance(error, Exception):
             self.error, self.code = error, self._desk.metrics.failed(self._transport, error)
-        if self.gone or isinstance(error, DeadlineExceeded):
+        is_unanswered = self.gone or isinstance(error, DeadlineExceeded)
+        if is_unanswered and self._route is not Route.GRPC_STREAM:  # each reading of a stream counts itself
             self._desk.metrics.cancelled(self.windows)
 
     def _log(self) -> None:

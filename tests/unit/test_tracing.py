@@ -135,6 +135,7 @@ async def test_a_reading_of_a_stream_is_a_part_of_the_streams_trace(traced):
     assert len(answer.messages) == 2
     stream = traced.only("rul.v1.RulService/PredictStream")
     read = traced.only("rul.v1.RulService/PredictStream/reading")
+    assert stream.attributes["rul.windows"] == read.attributes["rul.windows"] == 1
     assert f"{stream.context.trace_id:032x}" == TRACE
     assert read.parent.span_id == stream.context.span_id
     assert read.kind is SpanKind.INTERNAL
