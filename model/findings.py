@@ -257,8 +257,8 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
     median, longest = facts.lives[MEDIAN], facts.lives[LONGEST]
     cap, context = facts.suggested.cap, facts.suggested.context
     if facts.window < SHORTEST_CONTEXT:
-        text = f"windows: expected two cycles before a failure, got none: lives need three readings; {NUMBER}"
-        yield Finding("error", text)
+        expected = "windows: expected two cycles with enough readings before a failure, got none"
+        yield Finding("error", f"{expected}: lives need three readings; {NUMBER}")
     if fleet.context > longest:
         yield Finding(
             "error",

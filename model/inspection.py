@@ -29,6 +29,8 @@ WIDE: Final = 50.0
 LIFE_SHARE: Final = 0.6
 """Suggested cap as a share of the median life: about where wear begins to show on C-MAPSS."""
 LONGEST_CONTEXT: Final = 60
+ROUNDING: Final = 1e-9
+"""Relative error of a sum of shares."""
 NICE: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
@@ -96,7 +98,7 @@ class Inspection:
     skipped: float  # Share of the cycles without a reading; longer gaps, where windows begin anew, apart
     refused: float  # Share of the windows, one a reading, that skipped cycles make the service refuse
     anew: float  # Share of the readings after a unit's first at which windows begin anew
-    window: int  # Cycles of the longest window before a failure
+    window: int  # Cycles of the longest window before a failure that the service would answer
     columns: tuple[ColumnFacts, ...]  # In schema order
     ended: tuple[str, ...]  # Failed units
     read: tuple[tuple[str, ...], ...]  # Failed units with a reading of each column, in schema order
@@ -133,7 +135,7 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         skipped=1.0 - sum(map(len, trajectories)) / sum(_counted(each, fleet) for each in trajectories),
         refused=float(np.concatenate([_too_empty(*each, fleet) for each in windows]).mean()),
         anew=sum(int((n[1:] == 1).sum()) for _, n in windows) / max(1, sum(len(n) - 1 for _, n in windows)),
-        window=max((int(n[:-1].max(initial=0)) for each, n in windows if each.failed), default=0),
+        window=max((_longest(*each, fleet) for each in windows if each[0].failed), default=0),
         columns=tuple(
             column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)
             for (column, readings), repeats in zip(names, repeated, strict=True)
@@ -159,8 +161,20 @@ def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
 
 def _too_empty(unit: Trajectory, lengths: IntArray, fleet: Fleet) -> BoolArray:
     """Tell whether skipped cycles are too many of the windows of these lengths that end at each cycle [N]."""
-    there = np.arange(1, len(unit) + 1) - np.searchsorted(unit.cycles, unit.cycles - lengths + 1)
-    return there < (1.0 - fleet.max_missing_fraction) * lengths
+    return _known(unit, lengths, np.ones(len(unit))) < (1.0 - fleet.max_missing_fraction) * lengths
+
+
+def _longest(unit: Trajectory, lengths: IntArray, fleet: Fleet) -> int:
+    """Return the cycles of the longest window before the last cycle whose readings suffice for an answer."""
+    known = _known(unit, lengths, (~np.isnan(unit.readings)).mean(axis=1))
+    enough = known >= (1.0 - fleet.max_missing_fraction) * (1.0 - ROUNDING) * lengths
+    return int(lengths[:-1][enough[:-1]].max(initial=0))
+
+
+def _known(unit: Trajectory, lengths: IntArray, share: FloatArray) -> FloatArray:
+    """Add the known share [N] of each cycle's readings over windows of these lengths, one a cycle, [N]."""
+    sums = np.concatenate(([0.0], np.cumsum(share)))
+    return sums[1:] - sums[np.searchsorted(unit.cycles, unit.cycles - lengths + 1)]
 
 
 def _counted(unit: Trajectory, fleet: Fleet) -> int:

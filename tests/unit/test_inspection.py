@@ -331,12 +331,30 @@ def test_cycle_numbers_that_are_no_ages_are_a_warning(inspected, offset, said):
     assert any(text.startswith("the first readings stand at cycle 501") for text in warnings) == said
 
 
-def test_units_numbered_in_steps_that_leave_windows_empty_are_a_warning(inspected):
-    _, found = inspected(change=each_row(lambda unit, cycle, *more: [unit, 10 * int(cycle), *more]))
+def test_units_numbered_in_steps_that_leave_windows_empty_do_not_train(inspected):
+    facts, found = inspected(change=each_row(lambda unit, cycle, *more: [unit, 10 * int(cycle), *more]))
 
     (text,) = (text for text in lines(found, "warning") if "gaps" in text)
     assert "24 units with gaps in the cycle numbers: windows count 89.9% of the cycles as missing" in text
     assert ", and 98.4% of the windows have too few readings for an answer" in text
+    assert facts.window == 1
+    with pytest.raises(InvalidData, match="expected two cycles with enough readings before a failure"):
+        require_trainable(found)
+
+
+def test_no_window_counts_that_misses_too_many_readings(inspected):
+    def first_alone(unit, cycle, load, vibration, _pressure):
+        return [unit, cycle, *([load, vibration, ""] if cycle == "1" else [""] * 3)]
+
+    facts, _ = inspected(change=each_row(first_alone))
+
+    assert facts.window == 1
+
+
+def test_windows_with_just_enough_readings_train(inspected):
+    facts, _ = inspected(change=each_row(lambda unit, cycle, *more: [unit, 2 * int(cycle) - 1, *more]))
+
+    assert facts.window == PUMPS.context
 
 
 @pytest.mark.parametrize("context", [10, 20, 40])
@@ -348,7 +366,7 @@ def test_units_numbered_in_steps_of_which_each_begins_a_window_are_a_warning(ins
     assert (facts.anew, facts.window) == (1.0, 1)
     (text,) = (text for text in lines(found, "warning") if "gaps" in text)
     assert ", and windows begin anew at 100.0% of the readings: number the readings 1, 2, 3, .." in text
-    with pytest.raises(InvalidData, match="windows: expected two cycles before a failure, got none"):
+    with pytest.raises(InvalidData, match="two cycles with enough readings before a failure, got none"):
         require_trainable(found)
 
 
