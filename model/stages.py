@@ -6,6 +6,7 @@ An interrupted run resumes from its state file. This module must not know the da
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -14,12 +15,17 @@ from typing import Any, Final
 import numpy as np
 
 from model.checkpoint import load_tensors, save_tensors
+from model.domain import RulError
 from model.training import Check, InvalidState, Trainer, Watcher
 
 Stage = dict[str, Any]
 """Averaged weights and learning curve of a finished stage."""
 MOST_SHOWN: Final = 48
 """Longest pair of values in an error."""
+
+
+class Diverged(RulError):
+    """The loss is no number any more, so no further update can train the network."""
 
 
 class Stages:
@@ -48,10 +54,11 @@ class Stages:
     def take(self, trained: Iterable[Stage]) -> None:
         """Take the next stages from elsewhere, and store each."""
         for stage in trained:
+            last = Check(**stage["curve"][-1])
+            self._require_finite(last.loss)
             self._finished.append(stage)
             self._running = None
             self._save(None)
-            last = Check(**stage["curve"][-1])
             self._watch(self.finished * last.step, last.loss, last)
 
     def learn(self, trainer: Trainer) -> list[Check]:
@@ -65,12 +72,19 @@ class Stages:
             trainer.restore(self._running)
             self._running = None
         updates = stage * trainer.config.steps
-        trainer.learn(
-            lambda step, loss, check: self._watch(updates + step, loss, check),
-            keep=lambda: self._save(trainer.state()),
-        )
+
+        def watch(step: int, loss: float, check: Check | None) -> None:
+            self._require_finite(loss)
+            self._watch(updates + step, loss, check)
+
+        trainer.learn(watch, keep=lambda: self._save(trainer.state()))
         self._finished.append(finished_stage(trainer))
         return trainer.curve
+
+    def _require_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            rate = self._origin["learning_rate"]
+            raise Diverged(f"training diverged: its loss is {loss}: start over below learning_rate={rate:g}")
 
     def _save(self, running: dict[str, Any] | None) -> None:
         save_tensors(self._path, {**self._origin, "finished": self._finished, "running": running})

@@ -31,7 +31,7 @@ from model.gaps import MOST_LOST
 from model.layers import set_buffer
 from model.reference import fit_reference
 from model.run import Plan, Source, choose, prepare, train_run
-from model.stages import stored_choice
+from model.stages import Diverged, stored_choice
 from model.training import Check, InvalidState, TrainConfig, attention_figures
 from tests import tiny_bundle
 from tests.fleets import PUMPS, worn_pumps
@@ -257,6 +257,16 @@ def test_a_run_that_replaces_another_and_is_cut_leaves_no_finished_run(finished,
     with pytest.raises(InvalidCheckpoint, match="the run is unfinished, use `rul train --resume`"):
         Checkpoint.load(tmp_path)
     assert not (tmp_path / "held_out.npz").exists()
+
+
+@pytest.mark.parametrize("cluster", [None, HereAsCluster()])
+def test_a_training_that_diverges_stops_and_leaves_no_finished_run(units, tmp_path, cluster):
+    wild = replace(CONFIG, learning_rate=1e30)
+
+    with pytest.raises(Diverged, match=r"loss is (nan|inf): start over below learning_rate=1e\+30"):
+        run(units, tmp_path, config=wild, cluster=cluster)
+
+    assert not (tmp_path / "run.json").exists()
 
 
 def test_resuming_where_nothing_is_says_so(units, tmp_path):
