@@ -15,7 +15,7 @@ from model import experiment_cli, fleet_cli
 from model.cluster import Cluster, RayAddress, connected
 from model.domain import MODEL_NAME, RulError, printable
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
-from model.experiment_cli import Settings, Threads
+from model.experiment_cli import Seed, Settings, Threads
 from model.fleet import fleet_named
 from model.outputs import CannotWrite
 from model.screen import cells, number_table, progress, save_picture, say, tell
@@ -91,7 +91,7 @@ def train(
     name: Name,
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
     network: Annotated[str, typer.Option(help="Name of the network.")] = "flagship",
-    seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,
+    seed: Seed = 0,
     steps: Steps = None,
     set_: Settings = None,
     folds: Annotated[int, typer.Option(help="Number of folds; each trains another network.", min=2)] = 5,

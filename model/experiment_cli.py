@@ -48,6 +48,14 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Option of network or training; may be repeated."),
 ]
+Seed = Annotated[
+    int,
+    typer.Option(
+        help="Seed of folds, weights and training.",
+        min=0,
+        max=2**32 - 1,  # Optuna takes no larger one
+    ),
+]
 Threads = Annotated[
     int,
     typer.Option(
@@ -66,7 +74,7 @@ def experiment(
     set_: Settings = None,
     folds: Annotated[int, typer.Option(help="Number of folds.", min=2)] = 5,
     only: Annotated[int | None, typer.Option(help="Run only the first folds.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,
+    seed: Seed = 0,
     attention: Annotated[
         bool, typer.Option("--attention", help="Also measure faithfulness by hiding cycles.")
     ] = False,

@@ -252,6 +252,7 @@ USAGE = [
     (["export"], ""),
     (["train", "--steps", "x"], ""),
     ([*MISSING, "--name", "pumps", "--threads", 257], "--threads"),
+    ([*MISSING, "--name", "pumps", "--seed", 2**64], "--seed"),
     *[([*MISSING, "--name", name], "'--name': expected 1 to 63 lower-case letters")
       for name in ("Bad Name", "", "-pumps", "pumps\n", 64 * "x")],
     *[(["decide", RUN, "--costs", costs], "--costs: ") for costs in ("5", "5:1", "0:1")],
