@@ -39,6 +39,7 @@ def file(tmp_path):
         ("", "first"),
         ("", "zweiter-schlüssel"),
         ("Basic other", "first"),
+        ("Bearer of-a-proxy", "first"),
     ],
 )
 def test_a_right_key_in_either_header_is_enough(authorization, api_key):

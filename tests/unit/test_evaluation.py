@@ -155,6 +155,17 @@ def test_errors_of_answers_at_the_cap_set_no_bound_of_those_below_it():
     assert at[1] < 0.1
 
 
+@pytest.mark.parametrize(("units", "bound"), [(9, -1.0), (10, -9.0)])
+def test_answers_at_the_cap_have_bounds_of_their_own_once_they_are_of_ten_units(units, bound):
+    """However many windows these units have."""
+    error, group = np.repeat([-1.0, -9.0], [9900, 100]), np.repeat([0, 1], [9900, 100])
+    unit = np.concatenate([[f"below {i % 99}" for i in range(9900)], [f"at {i % units}" for i in range(100)]])
+
+    _, at = interval_bounds(error, group, unit, np.ones(10_000), coverage=0.5)
+
+    assert at[0] == bound
+
+
 def labelled(rul, unit):
     """Windows of one cycle with these labels; what they read does not matter."""
     return windows_of(np.zeros((len(rul), 1, 1)), rul=rul, unit=unit)

@@ -123,12 +123,33 @@ def test_sensors_return_to_the_middle_since_their_departure_alone_and_then_toget
     )
 
 
-def said(contribution, answer, *without):
+def said(contribution, answer, *without, first_cycle=5):
     """What is said of departures that each add this many cycles."""
     found = departed(*[80.0] * 6)
     of_readings = np.zeros((6, 3))
     of_readings[0, 1] = contribution
-    return account(found, answer, without, of_readings, names=["a", "b", "c"], first_cycle=5)
+    return account(found, answer, without, of_readings, names=["a", "b", "c"], first_cycle=first_cycle)
+
+
+@pytest.mark.parametrize(("first_cycle", "since"), [(1, "1"), (5, "5 or earlier")])
+def test_a_departure_at_the_windows_begin_may_be_older_unless_the_unit_is_not(first_cycle, since):
+    answer, without = Estimate(40.0, False, 40.0), Estimate(60.0, False, 60.0)
+
+    sentence, _, _ = said(-20.0, answer, without, first_cycle=first_cycle)
+
+    assert f"since cycle {since} takes" in sentence
+
+
+def test_a_sentence_has_the_three_departures_that_matter_most():
+    found = [Departure(column, "above", 0, is_steady=True) for column in range(4)]
+    effects = np.array([-3.0, 20.0, -40.0, 10.0])
+    without = [Estimate(60.0 - effect, False, 60.0 - effect) for effect in (*effects, effects.sum())]
+
+    _, clauses, _ = account(
+        found, Estimate(60.0, False, 60.0), without, effects[None], names=["a", "b", "c", "d"], first_cycle=1
+    )
+
+    assert [(clause.column, clause.cycles) for clause in clauses] == [("c", -40.0), ("b", 20.0), ("d", 10.0)]
 
 
 @pytest.mark.parametrize("contribution", [20.0, -2.0, -90.0])

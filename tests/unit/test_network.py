@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from model.layers import (
     RECENT_CYCLES,
@@ -194,20 +195,29 @@ def test_cycle_numbers_far_beyond_those_of_training_are_unknown_and_nearer_ones_
     assert tuple(age[0, 0].tolist()) == expected
 
 
-def test_a_ragged_lstm_reads_backwards_from_each_windows_own_end():
+@pytest.mark.parametrize("size", [1.0, 300.0], ids=["small readings", "large readings"])
+def test_a_ragged_lstm_answers_as_pytorchs_packed_sequences(size):
     torch.manual_seed(0)
     layer = RaggedBiLstm(3, 4).eval()
-    x = torch.randn(4, 9, 3)
+    x = size * torch.randn(4, 9, 3)
     lengths = torch.tensor([9, 4, 9, 1])
-    valid = torch.arange(9) < lengths[:, None]
 
     with torch.no_grad():
-        together = layer(x, valid)
+        found = layer(x, torch.arange(9) < lengths[:, None])
 
-        for i, n in enumerate(lengths.tolist()):
-            alone = layer(x[i : i + 1, :n], valid[i : i + 1, :n])
-            torch.testing.assert_close(together[i, :n], alone[0], rtol=0, atol=1e-6)
-            assert (together[i, n:] == 0).all()
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        expected, _ = pad_packed_sequence(layer.lstm(packed)[0], batch_first=True)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert {f"lstm.{name}" for name in layer.lstm.state_dict()} == set(layer.state_dict())
+
+
+def test_a_ragged_lstm_computes_in_half_precision():
+    layer = RaggedBiLstm(3, 4).eval().half()
+
+    found = layer(torch.ones(2, 3, 3).half(), torch.tensor([[True] * 3, [True, False, False]]))
+
+    assert found.isfinite().all()
+    assert not found[1, 1:].any()
 
 
 def test_the_distribution_inverts_its_own_quantiles():

@@ -206,6 +206,13 @@ def test_a_binary_size_that_is_not_the_contents_is_refused(size):
         read(head + READINGS.tobytes(), str(len(head)).encode())
 
 
+def test_bytes_behind_the_last_tensor_are_refused():
+    body, size = binary_request({"readings": READINGS})
+
+    with pytest.raises(InvalidTensor, match="expected 24 bytes after the JSON.*, got 25"):
+        read(body + b"0", str(size).encode())
+
+
 @pytest.mark.parametrize(
     "data",
     [

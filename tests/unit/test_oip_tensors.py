@@ -79,6 +79,11 @@ def test_a_number_that_is_none_of_its_datatype_is_refused(value):
         array_of(GivenTensor("lengths", "INT64", [1], [value]), TensorSpec("lengths", "INT64", (-1,)))
 
 
+def test_an_input_that_comes_twice_is_refused():
+    with pytest.raises(InvalidTensor, match="input readings: expected once, got twice"):
+        SIGNATURE.read([readings(), readings()])
+
+
 def test_a_network_with_heads_also_gives_their_attention():
     outputs = Signature.of(make_manifest(heads=4)).outputs
 

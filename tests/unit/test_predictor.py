@@ -263,6 +263,16 @@ async def test_a_sensor_that_repeats_its_last_value_is_named_where_the_readings_
     assert all(each.detail.startswith("the last 10 readings are all 2.5") for each in found)
 
 
+async def test_a_sensor_that_had_one_value_in_training_is_not_called_stuck():
+    manifest = make_manifest(context=12)
+    constant = [column.model_copy(update={"low": 0.0, "high": 0.0}) for column in manifest.columns]
+    predictor = make_predictor(manifest.model_copy(update={"columns": constant}), novelty=2.1)
+
+    warnings = (await ask(window_input(rul=0.0, cycles=12), predictor=predictor)).predictions[0].warnings
+
+    assert "stuck_sensor" not in [warning.code for warning in warnings]
+
+
 @pytest.mark.parametrize("before", [[], [1.0, 2.0]], ids=["whole window", "end of it"])
 async def test_a_sensor_that_repeats_its_last_value_nine_times_is_not_called_stuck(before):
     window = window_input(cycles=len(before) + 9)

@@ -1,6 +1,7 @@
 """Where a model runs: what is asked for, what comes of it, and buffers of fixed shapes as a GPU has them."""
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from types import SimpleNamespace
@@ -106,6 +107,31 @@ def test_a_provider_that_fails_gives_its_place_to_the_next(shipped):
     assert "dict" in failure
 
 
+def test_the_first_of_several_errors_is_told(monkeypatch):
+    errors = iter([ValueError("of the best provider"), ValueError("of the next")])
+
+    def opened(_, wanted):
+        if wanted == [CPU]:
+            return SimpleNamespace(get_providers=lambda: [CPU])
+        raise next(errors)
+
+    monkeypatch.setattr(session, "_session", opened)
+
+    _, failure = gpu_session(b"", attempts([TENSORRT, CUDA, CPU], make_manifest(), most_windows=32))
+
+    assert failure == "of the best provider"
+
+
+def test_what_onnx_runtime_prints_while_it_loads_cuda_is_no_part_of_a_commands_output(
+    shipped, monkeypatch, capsys
+):
+    monkeypatch.setattr(ort, "preload_dlls", lambda: sys.stdout.write("libcudnn is missing"), raising=False)
+
+    gpu_session(shipped.model.read_bytes(), [[CPU]])
+
+    assert capsys.readouterr() == ("", "libcudnn is missing")
+
+
 def test_a_provider_that_onnx_runtime_leaves_out_gives_its_place_to_the_next(monkeypatch):
     tried = []
 
@@ -123,7 +149,7 @@ def test_a_provider_that_onnx_runtime_leaves_out_gives_its_place_to_the_next(mon
 
 
 def test_a_gpu_computes_with_all_bits(shipped, monkeypatch):
-    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
 
     _, failure = gpu_session(shipped.model.read_bytes(), [[CPU]])
 
@@ -154,7 +180,8 @@ def test_tensorrt_is_told_which_shapes_come():
     t, f = manifest.context, len(manifest.columns)
     assert name == TENSORRT
     assert options["trt_profile_min_shapes"] == f"readings:1x{t}x{f},lengths:1,last_cycle:1"
-    assert options["trt_profile_max_shapes"] == f"readings:32x{t}x{f},lengths:32,last_cycle:32"
+    largest = f"readings:32x{t}x{f},lengths:32,last_cycle:32"
+    assert options["trt_profile_opt_shapes"] == options["trt_profile_max_shapes"] == largest
 
 
 @pytest.fixture(scope="module")
@@ -243,10 +270,22 @@ def test_one_thread_uses_the_gpu_for_all_models_and_callers(runtime, monkeypatch
     assert len(threads) == 1
 
 
-def test_a_warm_graph_has_buffers_of_every_size_of_batch(bound):
+def test_a_warm_graph_has_buffers_and_captured_kernels_of_every_size_of_batch(runtime, bound):
     bound.warm_up(6)
 
-    assert sorted(windows for windows, _ in bound._buffers) == [1, 2, 4, 8]
+    captured = {each._options.get_run_config_entry("gpu_graph_id") for each in bound._buffers.values()}
+    assert sorted(bound._buffers) == [(windows, runtime.manifest.context) for windows in (1, 2, 4, 8)]
+    assert captured == {"1", "2", "3", "4"}
+
+
+def test_windows_longer_than_the_model_reads_have_buffers_of_their_own(runtime, bound):
+    readings, lengths, last_cycle = asked(runtime.manifest, 2)
+    longer = np.concatenate([readings, readings], axis=1), lengths, last_cycle
+
+    got, expected = bound.run(*longer), runtime.run(*longer)
+
+    assert got["attention"].shape == expected.attention.shape
+    np.testing.assert_allclose(got["rul"], expected.rul, atol=1e-4)
 
 
 def test_what_fills_a_batch_up_are_windows_that_the_graph_allows():

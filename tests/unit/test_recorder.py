@@ -148,6 +148,22 @@ def test_a_prediction_is_written_with_what_it_rests_on(fake, observer):
     assert read_explanation(text).evidence == {121: 1.0}
 
 
+def test_windows_in_the_middle_of_a_batch_are_written_with_what_they_rest_on_themselves(
+    recorder, fake, observer
+):
+    """Rows 1 and 2 of the batch answer windows 1 and 0 of the request."""
+    windows, worded, _ = answered((30.0, {"unit": "a"}), (45.0, {"unit": "b"}), manifest=EVIDENT)
+    batch, _ = joined(*(window_input(rul) for rul in (99.0, 45.0, 30.0)))
+    piece = Piece(fake_answers(asked_of(batch), EVIDENT), 1, [1, 0])
+
+    recorder.offer(FD001, windows, worded, [piece])
+
+    recorder.flush(PATIENCE)
+    texts = {key[1]: msgspec.json.decode(row[-2]) for key, row in fake.kept.items()}
+    found = {unit: text["sensor_contributions"]["sensor_1"] for unit, text in texts.items()}
+    assert found == {"a": 30.0, "b": 45.0}
+
+
 def test_explanations_can_be_left_out(fake, observer):
     assert explained(fake, observer, explanations=False) is None
 

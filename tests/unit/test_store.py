@@ -214,11 +214,15 @@ def test_a_unit_is_judged_renamed_and_deleted_for_one_model_alone(url):
     store.close()
 
 
-def test_a_newer_prediction_brings_its_own_explanation(store):
-    store.write([row(at=1000.0, why="old")])
-    store.write([row(at=1001.0, why="new")])
+@pytest.mark.parametrize("written", [("old", "new"), ("new", "old")], ids=" then ".join)
+def test_of_two_predictions_of_a_cycle_the_newer_is_kept_with_its_explanation(store, written):
+    predicted = {"old": row(rul=50.0, at=1000.0, why="old"), "new": row(rul=49.0, at=1001.0, why="new")}
 
-    assert [found["explanation"] for found in kept(store)] == ["new"]
+    for each in written:
+        store.write([predicted[each]])
+
+    assert [(found["rul"], found["explanation"]) for found in kept(store)] == [(49.0, "new")]
+    assert [found["rul"] for found in fleet(store)] == [49.0]
 
 
 def test_connections_that_make_a_new_database_together_wait_for_each_other(tmp_path):
