@@ -187,4 +187,4 @@ def _index(counts: FloatArray, reference: FloatArray, level: float, repeats: flo
 
 
 def _compared(psi: float, limit: float) -> DriftIndex:
-    return DriftIndex(max(psi, 0.0), limit, drifting=psi > limit)
+    return DriftIndex(psi, limit, drifting=psi > limit)

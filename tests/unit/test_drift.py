@@ -33,6 +33,7 @@ from service.drift.monitor import (
     ENOUGH,
     TOLERANCE,
     UNSEEN_LIMIT,
+    _worst,
     chi_squared_quantile,
     drift_of,
     population_stability,
@@ -190,6 +191,87 @@ def test_readings_far_from_every_regime_are_counted():
     near, far = batch([[0.0, 50, 50]] * 6), batch([[500.0, 50, 50]] * 2)
 
     assert totals(near, far)["unseen"] == 2
+    assert drift_of(counted(*[near, far] * 25), REFERENCE).unseen == 0.25
+    assert drift_of(counted(*[near, far] * 24), REFERENCE).unseen == 0.0  # of 192 windows
+
+
+def in_two_regimes():
+    """A manifest whose regimes lie at 0 and 0, and at 1 and 1000, of two settings."""
+    manifest = make_manifest("fake", context=12, columns=("setting_1", "setting_2", "sensor_1"))
+    (regime,) = manifest.regimes
+    spread = {"share": 0.5, "standard_deviation": [0.05, 50.0, 20.0]}
+    centres = [[0.0, 0.0], [1.0, 1000.0]]
+    regimes = [regime.model_copy(update={**spread, "centre": centre}) for centre in centres]
+    return manifest.model_copy(update={"regimes": regimes})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "regime", "unseen"),
+    [
+        (0.0, 0.0, 0, 0),
+        (1.0, 1000.0, 1, 0),
+        (np.nan, 1000.0, 1, 0),  # one setting is enough
+        (1.0, np.nan, 1, 0),
+        (np.nan, np.nan, None, 1),
+        (1.0, 400.0, 1, 1),  # each setting counts by its spread
+        (0.0, 1000.0, 0, 1),  # near both regimes, and in none
+    ],
+)
+def test_a_reading_counts_in_the_nearest_regime_that_its_settings_tell(first, second, regime, unseen):
+    manifest = in_two_regimes()
+    reference = drift_reference(manifest)
+    storage = np.zeros(BLOCKS * block_size(reference))
+
+    DriftCounts(storage, reference).count(*batch([[first, second, 50.0]], manifest=manifest))
+
+    counts = totals_of(storage, reference)
+    expected = [float(r == regime) for r in range(2)]
+    assert counts["bands"].sum(axis=1).tolist() == expected
+    assert counts["columns"].sum(axis=2).T.tolist() == [expected] * 3
+    assert (counts["unseen"], counts["windows"]) == (unseen, 1)
+
+
+def test_the_limit_follows_from_the_windows_of_a_unit_in_a_regime_and_the_number_of_indices():
+    manifest = in_two_regimes()
+    reference = drift_reference(manifest)
+    storage = np.zeros(BLOCKS * block_size(reference))
+    answers, _ = batch([[0.0, 0.0, 50.0], [1.0, 1000.0, 50.0]] * 500, manifest=manifest)
+    DriftCounts(storage, reference).count(answers, [f"unit {i % 10}" for i in range(1000)])
+
+    drift = drift_of(storage, reference)
+
+    repeats, level = repeats_of(totals_of(storage, reference)), 1 - 0.01 / (2 * 3 + 1 + 1)
+    effect = 1 + (repeats / 2 - 1) * reference.alike[2]
+    assert drift.columns["sensor_1"].limit == pytest.approx(
+        TOLERANCE + chi_squared_quantile(level, 11) * effect / 500
+    )
+    assert drift.entropy["mean"].limit == pytest.approx(
+        TOLERANCE + chi_squared_quantile(level, 2) * repeats / 1000
+    )
+
+
+def test_the_worst_regime_of_a_column_is_the_one_beyond_its_limit_by_most():
+    worst = _worst(["a"], np.array([[2.0], [1.5]]), np.array([[2.5], [0.6]]))
+
+    assert (worst["a"].psi, worst["a"].limit, worst["a"].drifting) == (1.5, 0.6, True)
+
+
+@pytest.mark.parametrize(
+    ("share", "units", "drifting"), [(1.0, 1000, False), (0.2, 1000, True), (0.2, 2, False)]
+)
+def test_predictions_drift_where_they_are_not_what_lives_leave_at_the_ages_of_many_units(
+    share, units, drifting
+):
+    rng = np.random.default_rng(0)
+    age = rng.integers(1, 100, 1000)
+    last = np.zeros((1000, 3))
+    last[:, 1] = share * (100 + rng.integers(0, 11, 1000) - age)
+    answers, _ = batch(last, age=age)
+
+    index = drift_of(counted((answers, [str(i % units) for i in range(1000)])), REFERENCE).prediction
+
+    assert index.drifting is drifting
+    assert (index.psi > TOLERANCE) is (share < 1)
 
 
 def test_repeats_say_how_many_windows_a_unit_has():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from export.bundle import EntropyBand
 from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.core.runtime import Asked
@@ -21,6 +22,8 @@ from service.metrics.buckets import Buckets
 from service.metrics.instruments import Shared
 from service.metrics.metrics import Metrics
 from service.metrics.models import PART_BATCHES
+from service.metrics.store import StoreMetrics
+from service.store.judgement import judge
 from tests.examples import examples
 from tests.fakes import FakeRuntime, fake_answers, make_manifest
 
@@ -82,6 +85,53 @@ def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
         assert value("rul_attention_entropy_ratio_count", model="fake", head=head) == 2
     assert value("rul_attention_out_of_band_total", model="fake", side="high") == 2
     assert value("rul_attention_out_of_band_total", model="fake", side="low") == 0
+
+
+def test_attention_is_out_of_the_band_of_its_windows_length_on_one_side(registry):
+    """Even attention has the entropy ratio 1: above the band of 2 and 3 cycles, below that of 6 to 8."""
+    manifest = make_manifest("fake", band=(0.2, 0.9))
+    within, below = EntropyBand(shortest=4, low=0.2, high=1.0), EntropyBand(shortest=6, low=1.1, high=1.2)
+    banded = manifest.entropy[0].model_copy(update={"bands": [within, below]})
+    runtime = FakeRuntime(manifest.model_copy(update={"entropy": [banded]}))
+    windows = [(30.0, cycles) for cycles in (1, 2, 3, 4, 5, 6, 7, 8)]
+
+    Metrics(registry, [runtime]).models["fake"].ran(batch_of(*windows, manifest=runtime.manifest))
+
+    found = {
+        side: registry.get_sample_value("rul_attention_out_of_band_total", {"model": "fake", "side": side})
+        for side in ("low", "high")
+    }
+    assert found == {"low": 3, "high": 2}
+
+
+@pytest.mark.parametrize(("cap", "score"), [(125.0, 1.0), (200.0, 0.0)])
+def test_predictions_of_failed_and_of_removed_units_are_counted_apart(registry, cap, score):
+    rows = [  # last cycle, RUL, lower, upper; the outcome is at cycle 100
+        (90, 12, 8, 14),  # late by 2, held
+        (90, 7, 5, 9),  # early by 3, beyond its interval
+        (90, 12, 8, 9),  # outlived its interval, then removed
+        (90, 12, 8, 14),  # removed
+        (90, 12, 9, 11),  # removed
+    ]
+    failed = np.array([True, True, False, False, False])
+    shared = Shared(registry)
+    counted = StoreMetrics(shared)
+    shared.add_model("fake")
+
+    counted.scored("fake", judge(rows, failed=failed, outcome_cycle=100, cap=cap))
+
+    def value(name, **labels):
+        return registry.get_sample_value(name, {"model": "fake", **labels})
+
+    assert value("rul_coverage_trials_total") == 2
+    assert value("rul_coverage_hits_total") == 1
+    assert value("rul_removed_predictions_total", verdict="contradicted") == 1
+    assert value("rul_removed_predictions_total", verdict="open") == 2
+    assert value("rul_outcome_error_cycles_total", side="late") == 2
+    assert value("rul_outcome_error_cycles_total", side="early") == 3
+    assert value("rul_outcome_absolute_error_cycles_sum") == 5
+    nasa = (np.exp(2 / 10) - 1) + (np.exp(3 / 13) - 1)
+    assert value("rul_outcome_nasa_score_total") == pytest.approx(score * nasa)
 
 
 def test_windows_of_a_candidate_are_beyond_the_served_interval_on_either_side(metrics, registry):

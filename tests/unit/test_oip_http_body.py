@@ -209,7 +209,7 @@ def test_a_binary_size_that_is_not_the_contents_is_refused(size):
 def test_bytes_behind_the_last_tensor_are_refused():
     body, size = binary_request({"readings": READINGS})
 
-    with pytest.raises(InvalidTensor, match="expected 24 bytes after the JSON.*, got 25"):
+    with pytest.raises(InvalidTensor, match=r"expected 24 bytes after the JSON.*, got 25"):
         read(body + b"0", str(size).encode())
 
 

@@ -271,6 +271,19 @@ async def test_while_too_many_questions_wait_for_the_database_a_further_one_is_r
     await asking.close(20)
 
 
+async def test_what_is_older_than_the_retention_is_purged(monkeypatch):
+    monkeypatch.setattr(async_store, "time", lambda: 1_000_000.0)
+    late, purged = LateStore(), asyncio.Event()
+    loop, asked = asyncio.get_running_loop(), []
+    late.purge = lambda before: asked.append(before) or loop.call_soon_threadsafe(purged.set)
+
+    store = started(late)
+
+    await asyncio.wait_for(purged.wait(), 20)
+    await store.close(20)
+    assert asked == [1_000_000.0 - 24 * 60 * 60]
+
+
 @pytest.mark.parametrize("ask", ["history", "outcome"])
 async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
     late = LateStore()
