@@ -88,7 +88,7 @@ class DriftCounts:
         self._ring: Final = storage.view(layout_of(reference))
         self._reference: Final = reference
         self._cuts: Final = np.moveaxis(reference.cuts, 2, 0).copy()  # [9, R, F]
-        self._full: Final = max(1, windows // (len(self._ring) * workers))
+        self._full: Final = windows // (len(self._ring) * workers)
         self._at = 0
         self._nameless = 0
 

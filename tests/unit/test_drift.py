@@ -1,5 +1,7 @@
 """Drift: what its index says, what is counted, and that workers add up."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from export.ageing import LONGEST_AGE, MOST_READINGS, cut_points, drift_reference, training_readings
-from export.bundle import find_bundle
+from export.bundle import EntropyBand, find_bundle
 from export.drift_reference import MISSING, STUCK
 from export.handover import shortened
 from export.session import open_bundle
@@ -25,6 +27,7 @@ from service.drift.counts import (
     WINDOWS,
     DriftCounts,
     block_size,
+    entropy_of,
     layout_of,
     repeats_of,
     totals_of,
@@ -187,6 +190,61 @@ def test_a_sensor_that_repeats_for_ten_cycles_is_stuck_and_a_setting_may_stay_wh
     assert counts["columns"][0, :, STUCK].tolist() == [0, stuck, 0]
 
 
+def test_a_window_of_fewer_than_ten_cycles_has_no_stuck_sensor():
+    counts = totals(asked(np.full((4, STUCK_CYCLES - 1, 3), 50.0, dtype=np.float32)))
+
+    assert not counts["columns"][0, :, STUCK].any()
+
+
+@pytest.mark.parametrize(
+    ("predicted", "age", "band"),
+    [
+        (50.0, 10, 3),
+        (99.0, 10, 4),
+        (101.0, 10, 7),  # near the cap: by the 290 cycles that lives leave at this age
+        (101.0, 295, 5),  # but no less than predicted
+        (101.0, np.nan, 5),
+    ],
+)
+def test_a_prediction_near_the_cap_counts_as_the_mean_rul_at_its_age(predicted, age, band):
+    reference = drift_reference(with_lives(300, 300))
+    storage = np.zeros(BLOCKS * block_size(reference))
+
+    DriftCounts(storage, reference).count(*batch([[0.0, predicted, 0.0]], age=age))
+
+    counts = totals_of(storage, reference)
+    assert counts["bands"][0].nonzero()[0].tolist() == [band]
+    assert counts["rul"][-1].sum() == np.isnan(age)
+
+
+@pytest.mark.parametrize(("cycles", "judged"), [(5, 0), (6, 4)])
+def test_the_entropy_of_less_than_half_a_context_is_judged_only_by_a_band_of_its_length(cycles, judged):
+    assert totals(batch(as_in_training(4), cycles=cycles))["entropy"].sum() == judged
+
+
+def test_entropy_counts_below_within_or_above_the_band_of_its_length():
+    """Even attention has the entropy ratio 1: above the band of 2 and 3 cycles, below that of 6 to 12."""
+    within, below = EntropyBand(shortest=4, low=0.2, high=1.0), EntropyBand(shortest=6, low=1.1, high=1.2)
+    bands = {"high": 0.9, "bands": [within, below]}
+    banded = MANIFEST.model_copy(update={"entropy": [MANIFEST.entropy[0].model_copy(update=bands)]})
+    reference = drift_reference(banded)
+    storage = np.zeros(BLOCKS * block_size(reference))
+    counts = DriftCounts(storage, reference)
+    for cycles in range(1, 13):
+        counts.count(*batch(as_in_training(40), cycles=cycles))
+
+    drift = drift_of(storage, reference)
+
+    assert totals_of(storage, reference)["entropy"].tolist() == [[7 * 40, 2 * 40, 2 * 40]]
+    assert drift.entropy_shares["mean"] == pytest.approx((7 / 11, 2 / 11, 2 / 11))
+
+
+def test_each_head_has_the_entropy_of_its_own_attention():
+    answers = SimpleNamespace(head_entropy_ratio=np.array([[0.1, 0.2], [0.3, 0.4]]))
+
+    assert entropy_of(answers, "1").tolist() == [0.2, 0.4]
+
+
 def test_readings_far_from_every_regime_are_counted():
     near, far = batch([[0.0, 50, 50]] * 6), batch([[500.0, 50, 50]] * 2)
 
@@ -280,6 +338,7 @@ def test_repeats_say_how_many_windows_a_unit_has():
     names = [f"unit {i % 10}" for i in range(200)]
 
     assert repeats_of(totals((answers, names))) == pytest.approx(20, rel=0.2)
+    assert repeats_of(totals((answers, ["one"] * 200))) == pytest.approx(200)
     assert repeats_of(totals((answers, [str(i) for i in range(200)]))) == pytest.approx(1, abs=0.3)
     # Ten of them meet in each slot.
     meeting = {"windows": 10.0 * UNIT_SLOTS, "units": np.full(UNIT_SLOTS, 10.0)}
@@ -409,6 +468,15 @@ def test_a_column_that_drifts_is_told_once_whichever_worker_is_scraped(tmp_path)
             generate_latest(registry)
 
     assert [line["column"] for line in told if line["event"] == "column drifts"] == ["sensor_1"]
+
+
+def test_the_workers_of_a_service_share_the_sliding_window(tmp_path):
+    path = tmp_path / "board"
+    path.touch()
+
+    registry = gauges(*[batch(as_in_training(50))] * 40, board=Board(path, worker=0, workers=2))
+
+    assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == WINDOWS / 2
 
 
 def test_gauges_are_zero_and_never_nan_before_anything_has_come():

@@ -12,7 +12,6 @@ from model.calibration import length_bands
 from model.domain import attention_entropy_ratio, attention_lag, edge_weights, head_similarity
 from service.core.answers import Piece, prediction
 from service.core.queries import Explain
-from service.drift.counts import BLOCKS, DriftCounts, block_size, totals_of
 from service.metrics.metrics import Metrics
 from tests.fakes import FakeRuntime, asked_of, fake_answers, make_manifest, make_windows
 from tests.unit.test_metrics import batch_of
@@ -93,17 +92,6 @@ def test_windows_are_counted_as_outside_the_band_of_their_length(manifest, highe
         return registry.get_sample_value("rul_attention_out_of_band_total", labels)
 
     assert (outside("low"), outside("high")) == counts
-
-
-def test_drift_counts_each_window_against_the_band_of_its_length(manifest):
-    runtime = FakeRuntime(manifest)
-    reference = runtime.drift_reference
-    storage = np.zeros(BLOCKS * block_size(reference))
-    batch = batch_of((30.0, 4), (30.0, 8), manifest=manifest)
-
-    DriftCounts(storage, reference).count(batch.answers, ["1", "2"])
-
-    assert totals_of(storage, reference)["entropy"].tolist() == [[0, 1, 1]]
 
 
 def test_a_manifest_without_bands_is_read_as_it_was(shipped):

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from export.bundle import EntropyBand
+from service.core.answers import Answers
 from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.core.runtime import Asked
@@ -21,7 +22,7 @@ from service.metrics import metrics as metrics_module
 from service.metrics.buckets import Buckets
 from service.metrics.instruments import Shared
 from service.metrics.metrics import Metrics
-from service.metrics.models import PART_BATCHES
+from service.metrics.models import PART_BATCHES, PART_WINDOWS
 from service.metrics.store import StoreMetrics
 from service.store.judgement import judge
 from tests.examples import examples
@@ -38,14 +39,14 @@ def metrics(registry, runtime):
     return Metrics(registry, [runtime])
 
 
-def batch_of(*windows, manifest, imputed=None, unit="17", is_probe=False):
+def batch_of(*windows, manifest, imputed=None, units=None, is_probe=False):
     """The report of a batch: windows as pairs of the last reading of `sensor_1` and their cycles."""
     lengths = np.array([cycles for _, cycles in windows])
     readings = np.zeros((len(windows), lengths.max(), 3), dtype=np.float32)
     readings[:, :, 1] = np.array([[reading] for reading, _ in windows])
     asked = Asked(readings, lengths, np.full(len(windows), 100.0, dtype=np.float32))
     count = len(windows)
-    of_windows = ([unit] * count, imputed or [0.0] * count, [is_probe] * count)
+    of_windows = (units or ["17"] * count, imputed or [0.0] * count, [is_probe] * count)
     return BatchReport(count, [0.001], [0.02], 0.01, fake_answers(asked, manifest).bare(), *of_windows)
 
 
@@ -69,8 +70,8 @@ def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
     assert value("rul_stage_duration_seconds_sum", stage="inference") == 0.02
     assert value("rul_inference_duration_seconds_sum", model="fake", provider="FakeProvider") == 0.01
     assert value("rul_prediction_cycles_sum", model="fake") == 30 + 60 + 125
-    assert value("rul_interval_width_cycles_count", model="fake") == 3
-    assert value("rul_novelty_ratio_count", model="fake") == 3
+    assert value("rul_interval_width_cycles_sum", model="fake") == 10 + 10 + 5
+    assert value("rul_novelty_ratio_sum", model="fake") == 3 * 0.5
     assert value("rul_imputed_fraction_bucket", le="0.0") == 2
     assert value("rul_attention_peak_weight_sum", model="fake") == pytest.approx(1 / 4 + 1 / 8 + 1)
     tenths = 1 / 4 + 1 / 8 + 1
@@ -87,21 +88,19 @@ def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
     assert value("rul_attention_out_of_band_total", model="fake", side="low") == 0
 
 
-def test_attention_is_out_of_the_band_of_its_windows_length_on_one_side(registry):
-    """Even attention has the entropy ratio 1: above the band of 2 and 3 cycles, below that of 6 to 8."""
-    manifest = make_manifest("fake", band=(0.2, 0.9))
-    within, below = EntropyBand(shortest=4, low=0.2, high=1.0), EntropyBand(shortest=6, low=1.1, high=1.2)
-    banded = manifest.entropy[0].model_copy(update={"bands": [within, below]})
-    runtime = FakeRuntime(manifest.model_copy(update={"entropy": [banded]}))
-    windows = [(30.0, cycles) for cycles in (1, 2, 3, 4, 5, 6, 7, 8)]
+def test_attention_is_observed_head_by_head_and_at_either_end(metrics, registry, runtime):
+    even, first = np.full(4, 0.25), np.array([1.0, 0.0, 0.0, 0.0])
+    report = batch_of((30.0, 4), manifest=runtime.manifest)
+    outputs = replace(report.answers.outputs, attention=first[None], head_attention=np.array([[first, even]]))
+    report.answers = Answers(report.answers.asked, outputs, runtime.manifest, report.answers.rules).bare()
 
-    Metrics(registry, [runtime]).models["fake"].ran(batch_of(*windows, manifest=runtime.manifest))
+    metrics.models["fake"].ran(report)
 
-    found = {
-        side: registry.get_sample_value("rul_attention_out_of_band_total", {"model": "fake", "side": side})
-        for side in ("low", "high")
-    }
-    assert found == {"low": 3, "high": 2}
+    def total(name, **labels):
+        return registry.get_sample_value(f"rul_attention_{name}_sum", {"model": "fake", **labels})
+
+    assert (total("first_cycles_weight"), total("last_cycles_weight"), total("lag_cycles")) == (1, 0, 3)
+    assert [total("entropy_ratio", head=head) for head in ("mean", "0", "1")] == pytest.approx([0, 0, 1])
 
 
 @pytest.mark.parametrize(("cap", "score"), [(125.0, 1.0), (200.0, 0.0)])
@@ -163,6 +162,35 @@ def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, reg
     assert registry.get_sample_value("rul_batch_windows_sum") == 3
     assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "queue"}) == 2
     assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 0
+
+
+def test_probes_beside_predictions_are_counted_neither_as_answers_nor_as_their_units(
+    metrics, registry, runtime
+):
+    model, counted = metrics.models["fake"], []
+    model.drift = lambda answers, units: counted.append((answers.outputs.rul.tolist(), units))
+    windows = [(5.0, 4), (30.0, 4), (60.0, 4)]
+    report = batch_of(
+        *windows, manifest=runtime.manifest, imputed=[0.5, 0.25, 0.0], units=["probed", "a", "b"]
+    )
+    report.is_probe[0] = True
+
+    model.ran(report)
+
+    assert registry.get_sample_value("rul_prediction_cycles_sum", {"model": "fake"}) == 90
+    assert registry.get_sample_value("rul_imputed_fraction_sum") == 0.25
+    assert counted == [([30.0, 60.0], ["a", "b"])]
+
+
+@pytest.mark.parametrize(("windows", "batches"), [(1, PART_BATCHES), (PART_WINDOWS // 4, 4)])
+def test_a_part_of_the_counting_is_bounded_by_batches_and_by_windows(metrics, runtime, windows, batches):
+    model = metrics.models["fake"]
+    for _ in range(2 * PART_BATCHES):
+        model.ran(batch_of(*[(5.0, 4)] * windows, manifest=runtime.manifest))
+
+    model.count()
+
+    assert model.counted == batches
 
 
 ONE: Final = Buckets((1,), "for the test")
