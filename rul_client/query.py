@@ -52,7 +52,7 @@ def given_of(entries: Mapping[str, object]) -> dict[str, object]:
 
 
 def json_of(body: Mapping[str, object]) -> bytes:
-    """Write a body as JSON: NaN as null, a number or time of numpy or pandas as one.
+    """Write a body as JSON: NaN as null, a mapping, number or time of any type as one.
 
     Raises:
         InvalidData: it holds something else.
@@ -65,4 +65,6 @@ def _plain(value: object) -> object:
         return value.item()
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)
     raise InvalidData(f"expected numbers, text and times, got {type(value).__name__}")

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from contextlib import suppress
+from types import MappingProxyType
 
 import grpc
 import httpx
@@ -123,6 +124,7 @@ async def test_a_window_that_the_server_refuses_has_its_reason():
     [
         (problem(429, **{"retry-after": "7"}), 7.0),
         (problem(503, **{"retry-after": "7"}), 7.0),
+        (problem(503, **{"retry-after": "0"}), 0.0),
         (problem(503, **{"retry-after": "86400"}), MAX_PAUSE_SECONDS),
         (problem(502), 0.5),
         (httpx.RemoteProtocolError("peer closed"), 0.5),
@@ -356,10 +358,11 @@ async def test_a_data_frame_without_a_unit_or_cycles_has_those_that_are_given(co
     assert server.sent()["windows"] == [window]
 
 
-async def test_costs_may_be_numbers_of_numpy():
+@pytest.mark.parametrize("kind", [dict, MappingProxyType])
+async def test_costs_may_be_numbers_of_numpy_in_any_mapping(kind):
     server = Server(good())
 
-    await server.ask(COLUMNS, costs={"planned": np.float64(1), "failure": np.int64(10)})
+    await server.ask(COLUMNS, costs=kind({"planned": np.float64(1), "failure": np.int64(10)}))
 
     assert server.sent()["costs"] == {"planned": 1, "failure": 10}
 
@@ -461,6 +464,7 @@ async def test_readings_without_a_whole_cycle_each_are_refused_before_anything_i
     [
         ({"explain": "all"}, "explain: expected one of none, attention, sensors, full, got 'all'"),
         ({"costs": (1, 10)}, r"costs: expected a mapping with planned and failure, got \(1, 10\)"),
+        ({"costs": {}}, "costs: .*missing required field `planned`"),
         ({"costs": {"planned": 1}}, "costs: .*missing required field `failure`"),
         ({"costs": {"planned": 1, "failure": object()}}, "costs: .*object"),
         ({"costs": {"planned": 1, "failure": "10"}}, "costs: .*`str`"),
