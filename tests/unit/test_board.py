@@ -96,14 +96,18 @@ def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def ended_process():
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return ended.pid
+
+
 def test_what_is_so_now_is_added_over_the_workers_that_live(path):
     first, second = boards(path)
     mine, theirs = first.slots("open", 1), second.slots("open", 1)
     mine.own[0], theirs.own[0] = 2, 3
-    ended = subprocess.Popen(["true"])
-    ended.wait()
 
-    second._rows[1, PID] = ended.pid
+    second._rows[1, PID] = ended_process()
 
     assert mine.total_of_living()[0] == 2
     assert mine.total()[0] == 5
@@ -152,16 +156,22 @@ def test_a_rare_child_is_shown_once_it_is_counted():
     assert (before, registry.get_sample_value("rul_things_total", {"kind": "odd"})) == (None, 1)
 
 
-def test_a_gauge_shows_another_worker_what_it_published(path):
-    mine, theirs = CollectorRegistry(), CollectorRegistry()
+def test_what_a_worker_published_is_shown_by_another_and_a_gauge_only_while_the_worker_lives(path):
+    registry = CollectorRegistry()
     first, second = boards(path)
-    Shared(mine, first).gauge("rul_open", "Open.", lambda: 2)
-    other = Shared(theirs, second)
-    other.gauge("rul_open", "Open.", lambda: 3)
+    mine, other = Shared(registry, first), Shared(CollectorRegistry(), second)
+    for shared, value in ((mine, 2), (other, 3)):
+        shared.gauge("rul_open", "Open.", lambda value=value: value)
+        shared.histogram("rul_sizes", "Sizes.", Buckets((1,), "for the test")).labels().observe(value)
 
-    other.publish()
+    def shown():
+        return [registry.get_sample_value(name) for name in ("rul_open", "rul_sizes_sum")]
 
-    assert mine.get_sample_value("rul_open") == 5
+    before, _ = shown(), other.publish()
+    published, second._rows[1, PID] = shown(), ended_process()
+    after = shown()
+
+    assert (before, published, after) == ([2, 2], [5, 5], [2, 5])
 
 
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 0.5, 1.0, 2.0])
@@ -201,13 +211,16 @@ def test_the_children_of_a_model_come_and_go_and_go_on_counting_where_they_were(
     shared.add_model("a", head=["0", "1"])
     counter.labels("a", "good").inc(3)
     histogram.labels("a", "1").observe(0.5)
+    old = histogram.labels("a", "0")
     shared.add_model("a", head=["0"])
+    old.observe(0.5)  # a request of the old version that ends after the swap
+    seen = value("rul_heads_count", head="0")
     after_a_swap = value("rul_things_total", kind="good"), value("rul_heads_count", head="1")
     shared.remove_model("a")
     without = value("rul_things_total", kind="good"), value("rul_heads_count", head="0")
     shared.add_model("a", head=["0", "1"])
 
-    assert after_a_swap == (3, None)
+    assert (seen, after_a_swap) == (1, (3, None))
     assert without == (None, None)
     assert (value("rul_things_total", kind="good"), value("rul_heads_count", head="1")) == (3, 1)
 
