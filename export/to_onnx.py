@@ -31,9 +31,7 @@ STORED_SINGLE: Final = 1000
 
 def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
     """Write the graph of a network, with dynamic batch and cycles; `with_map` adds `MAP`."""
-    net.eval()
-    columns = net.config.columns
-    readings = torch.zeros(3, min(net.config.context, 7), columns)
+    readings = torch.zeros(3, min(net.config.context, 7), net.config.columns)
     lengths = torch.tensor([1, readings.shape[1], 2])
     last_cycle = torch.tensor([1.0, torch.nan, 40.0])
     names = output_names(heads=net.config.heads, explains_readings=net.explains_readings)
@@ -54,7 +52,7 @@ def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
             dynamo=False,
         )
     graph = onnx.load(str(path))
-    _declare_every_input(graph, columns)
+    _declare_last_cycle(graph)
     _start_lstms_at_zero(graph)
     _transpose_lstms_once(graph)
     _drop_unused(graph)
@@ -84,18 +82,11 @@ class _Served(nn.Module):
         return tuple(getattr(answers, name) for name in self.names)
 
 
-def _declare_every_input(graph: onnx.ModelProto, columns: int) -> None:
-    """Declare every input of the contract; the tracer drops inputs that a network ignores."""
-    shapes = {"readings": ("B", "T", columns), "lengths": ("B",), "last_cycle": ("B",)}
-    kinds = {"lengths": onnx.TensorProto.INT64}
-    traced = {each.name: each for each in graph.graph.input}
-    inputs = [
-        traced.get(name)
-        or helper.make_tensor_value_info(name, kinds.get(name, onnx.TensorProto.FLOAT), shapes[name])
-        for name in INPUTS
-    ]
-    del graph.graph.input[:]
-    graph.graph.input.extend(inputs)
+def _declare_last_cycle(graph: onnx.ModelProto) -> None:
+    """Declare the input `last_cycle` of a network that ignores it: the tracer drops it."""
+    name = "last_cycle"
+    if name not in {each.name for each in graph.graph.input}:
+        graph.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ("B",)))
 
 
 def _start_lstms_at_zero(graph: onnx.ModelProto) -> None:

@@ -13,7 +13,7 @@ from export.outputs import MAP, PER_CYCLE, cycles_of
 from export.to_onnx import to_onnx
 from model.calibration import entropy_references, read_windows
 from model.dataset import split_fold
-from model.fleet import fleet_named
+from model.fleet import SHORTEST_CONTEXT, fleet_named
 from model.layers import cycles_after, valid_cycles
 from model.networks import (
     NETWORKS,
@@ -48,9 +48,9 @@ VARIANTS = [
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
 
 
-def network(name, **options):
+def network(name, *, fleet=FLEET, **options):
     torch.manual_seed(0)
-    config = network_config(FLEET, network=name, regimes=1, options={**SMALL[name], **options})
+    config = network_config(fleet, network=name, regimes=1, options={**SMALL[name], **options})
     net = build_network(config)
     net.oldest.fill_(100.0)
     if config.relative_positions:  # they begin at 0
@@ -304,8 +304,9 @@ def test_without_its_task_the_health_state_comes_from_the_distribution_of_the_ru
     ],
 )
 def test_every_option_exports_with_dynamic_batch_and_cycles(name, options, tmp_path):
-    net = network(name, **options)
+    net = network(name, **options).train()
     to_onnx(net, tmp_path / "model.onnx", with_map=net.has_self_attention)
+    assert not any(part.training for part in net.modules())
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
 
     for windows, cycles in ((6, 12), (1, 3), (4, 1)):
@@ -317,6 +318,18 @@ def test_every_option_exports_with_dynamic_batch_and_cycles(name, options, tmp_p
 
         for output, expected in answers(net, given).items():
             np.testing.assert_allclose(got[output], expected, atol=1e-4, err_msg=output)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_a_network_of_the_shortest_context_exports_with_every_input_in_the_contracts_order(name, tmp_path):
+    net = network(name, fleet=replace(FLEET, shortest=1, context=SHORTEST_CONTEXT))
+
+    to_onnx(net, tmp_path / "model.onnx")
+
+    inputs = onnxruntime.InferenceSession(tmp_path / "model.onnx").get_inputs()
+    assert [(each.name, each.type) for each in inputs] == [
+        ("readings", "tensor(float)"), ("lengths", "tensor(int64)"), ("last_cycle", "tensor(float)")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["flagship", "amnl"])
@@ -333,6 +346,7 @@ def test_the_output_of_an_lstm_is_transposed_once(tmp_path):
 
     nodes = onnx.load(str(tmp_path / "model.onnx")).graph.node
     (lstm,) = (node for node in nodes if node.op_type == "LSTM")
+    assert len(lstm.input) == 4  # what it reads, its weights and biases: no lengths, no first state
     followed, names = [], {lstm.output[0]}
     for node in nodes:
         if names & set(node.input) and node.op_type in {"Transpose", "Reshape"}:
