@@ -300,7 +300,7 @@ def test_another_time_of_an_outcome_is_a_conflict(store):
 def test_predictions_that_are_written_after_an_outcome_however_long_ago_are_counted_once(store):
     store.write([row(cycle=10)])
     store.take_outcome(failure(recorded_at=0.0), replace=False)
-    store.write([row(cycle=11), row(cycle=12), row(cycle=61), row("2")])
+    store.write([row(cycle=11), row(cycle=60), row(cycle=61), row("2")])
 
     first, again = (store.judge_late_predictions() for _ in range(2))
 
@@ -325,7 +325,7 @@ def test_outcomes_without_late_predictions_cost_one_transaction_together(store):
     for unit in map(str, range(20)):
         store.write([row(unit)])
         store.take_outcome(failure(unit=unit), replace=False)
-    store.write([row("7", 11)])
+    store.write([row("7", 11), row("8", 61)])  # the second is of a cycle after the outcome
     begun = []
     event.listen(store._engine, "begin", begun.append)
 
