@@ -122,6 +122,20 @@ def test_a_column_that_a_file_has_twice_is_refused(column, tiny_bundle, fleet, t
         score_here(tiny_bundle, fleet, tmp_path / "out")
 
 
+@pytest.mark.parametrize(("units", "is_said"), [(5, True), (400, False)])
+def test_the_report_says_where_windows_are_too_few_to_judge_drift(
+    tiny_bundle, tmp_path, capsys, units, is_said
+):
+    write_pumps(tmp_path / "pumps.parquet", pumps(units=units, seed=21))
+    summary = score_here(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out", **LAST_ONLY)
+
+    print_report(summary, make_job(tiny_bundle, "in", "out"), as_json=False)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert ("drift: not judged, no operating regime has 200 windows" in lines) is is_said
+    assert ("drift: none beyond its limit" in lines) is False
+
+
 def test_drift_counts_windows_of_every_unit_that_are_eight_cycles_apart(tiny_bundle, tmp_path):
     young = [replace(u, cycles=u.cycles[:15], readings=u.readings[:15]) for u in pumps(units=9, seed=21)]
     write_pumps(tmp_path / "in" / "pumps.parquet", young)

@@ -177,10 +177,12 @@ def print_report(summary: dict[str, Any], job: Job, *, as_json: bool) -> None:
         counts = ", ".join(f"{name} {count:,}" for name, count in summary["missing"].items())
         lines.append(f"missing values, of {summary['readings']:,} readings: {counts}")
     indices = summary["drift"]["columns"] | {"the predictions": summary["drift"]["prediction"]}
+    is_judged, enough = summary["drift"]["judged"], summary["drift"]["enough"]
+    none = "none beyond its limit" if is_judged else f"not judged, no operating regime has {enough} windows"
     lines += [
         f"drift of {name}: {index['psi']:.2f}, limit {index['limit']:.2f}"
         for name, index in indices.items()
         if index["drifting"]
-    ] or ["drift: none beyond its limit"]
+    ] or [f"drift: {none}"]
     lines.append(f"model {summary['model']['name']} {summary['model']['version']}")
     typer.echo("\n".join(map(printable, lines)))

@@ -38,7 +38,7 @@ from service.core.rules import WindowRules
 from service.core.runtime import stacked
 from service.core.window import check
 from service.drift.counts import DriftCounts, block_size
-from service.drift.monitor import drift_of
+from service.drift.monitor import ENOUGH, SHORT, drift_of
 from service.settings import Settings
 
 BATCH_WINDOWS: Final = 256
@@ -81,6 +81,8 @@ class Scorer:
             "columns": drift.columns,
             "prediction": drift.prediction,
             "unseen_regime_share": drift.unseen,
+            "judged": any(index != SHORT for index in (*drift.columns.values(), drift.prediction)),
+            "enough": ENOUGH,
         }
         return msgspec.to_builtins(found)
 
