@@ -112,6 +112,6 @@ def placement(
     if choice in {ProviderChoice.CUDA, ProviderChoice.TENSORRT} and got[0] == CPU:
         raise InvalidBundle(
             f"provider {choice} cannot run, {why}: check the driver and that onnxruntime-gpu alone is "
-            "installed, or set RUL_PROVIDER=auto"
+            "installed, export a bundle of an earlier version again, or set RUL_PROVIDER=auto"
         )
     return Placement(tuple(got), why)
