@@ -23,13 +23,15 @@ from service.core.window import WindowInput, Windows, check, lay_out
 from service.errors import (
     MAX_PROBLEMS,
     NAME,
-    STATUS,
     InvalidRequest,
     InvalidWindow,
+    NotReady,
+    Overloaded,
     Problem,
     bad_name,
     escaped,
     listed,
+    status_of,
 )
 from service.store.async_store import AsyncStore
 from service.store.rows import Append, Given, Stretch, UnitKey
@@ -81,7 +83,8 @@ class UnitWindows:
     ) -> CyclesReply:
         """Commit readings, all or none, and predict for the unit; `store` keeps the prediction too.
 
-        `costs` add the decision to the prediction.
+        `costs` add the decision to the prediction. A full queue is an error where each reading has its cycle,
+        otherwise a `refusal`: sent again, readings without a cycle would be stored twice.
 
         Raises:
             CycleConflict: a cycle has another reading; nothing is stored.
@@ -96,15 +99,16 @@ class UnitWindows:
         name, prediction, refusal = model.name, None, None
         try:
             windows = windows_of(newest, unit, rules, is_new=stored > 0)
-        except InvalidWindow as error:
-            refusal = WindowError(STATUS[InvalidWindow].title, str(error), listed(error.problems))
-        else:
             name, (prediction,) = await model.routed(
                 unit,
                 lambda asked: self._predictor.answer(
                     asked, windows, explain, stages, tenant, store=store, costs=costs
                 ),
             )
+        except (InvalidWindow, Overloaded, NotReady) as error:
+            if None not in given.cycles and not isinstance(error, InvalidWindow):
+                raise
+            refusal = WindowError(status_of(error).title, str(error), listed(error.problems))
         last = newest.cycles[-1]
         return CyclesReply(unit, name, stored, repeated, last, prediction, refusal)
 

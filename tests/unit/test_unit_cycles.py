@@ -211,6 +211,23 @@ async def test_a_window_that_cannot_be_answered_yet_does_not_refuse_the_reading(
     assert (explained.status_code, explained.json()["detail"]) == (422, body["refusal"]["detail"])
 
 
+async def test_a_full_queue_refuses_no_reading_that_a_retry_would_store_twice(tmp_path):
+    async with keeping(tmp_path, runtime=FakeRuntime(), max_pending_windows=1) as service:
+        async with service.busy():
+            waiting = asyncio.create_task(service.predict_http())
+            await service.waiting(1)
+            unnumbered = await post(service, columns=values(1))
+            numbered = await post(service, **reading(2))
+        await waiting
+        again = (await post(service, **reading(2))).json()
+
+    body = unnumbered.json()
+    assert (unnumbered.status_code, body["stored"], body["prediction"]) == (200, 1, None)
+    assert body["refusal"]["title"] == "The queue is full"
+    assert numbered.status_code == 429
+    assert (again["stored"], again["repeated"], again["refusal"]) == (0, 1, None)
+
+
 async def test_a_unit_is_answered_again_at_once_after_a_long_outage(service):
     await post(service, readings=[reading(cycle) for cycle in range(1, 9)])
 
