@@ -12,7 +12,7 @@ from dataclasses import asdict
 from time import time
 from typing import Any, Final, Self
 
-from sqlalchemy import RowMapping, Select, Table, delete, func, insert, select, update
+from sqlalchemy import RowMapping, Select, Table, delete, exists, func, insert, select, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 
@@ -44,7 +44,16 @@ from service.store.rows import (
     Summary,
     UnitKey,
 )
-from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNITS, VERSIONS, Upserts, of_unit
+from service.store.schema import (
+    OUTCOMES,
+    PREDICTIONS,
+    READINGS,
+    UNITS,
+    VERSIONS,
+    Upserts,
+    of_unit,
+    same_unit,
+)
 
 _TABLES: Final = (UNITS, PREDICTIONS, OUTCOMES, READINGS)
 """Tables that know a unit; units first, as `Store.write` locks them."""
@@ -138,11 +147,15 @@ class Store(Database):
             raise RowsRefused(f"the database rejects at least one of {len(rows)} predictions") from error
 
     def purge(self, before: float) -> int:
-        """Delete units, outcomes, readings and predictions older than this time; count the predictions."""
+        """Delete units, outcomes, readings and predictions older than this time; count the predictions.
+
+        An outcome stays while its unit does.
+        """
         self.analyze()
         with self.writing() as connection:
             connection.execute(delete(UNITS).where(UNITS.c.predicted_at < before))
-            connection.execute(delete(OUTCOMES).where(OUTCOMES.c.recorded_at < before))
+            alone = ~exists().where(same_unit(UNITS, OUTCOMES))
+            connection.execute(delete(OUTCOMES).where(OUTCOMES.c.recorded_at < before, alone))
         self.readings.purge(before)
         deleted, start = 0, 0
         while True:

@@ -255,6 +255,18 @@ def test_old_predictions_are_deleted_with_their_units_and_outcomes(store):
     assert names(kept(store)) == names(kept(store, UNITS)) == names(kept(store, OUTCOMES)) == ["young"]
 
 
+def test_a_unit_that_has_failed_is_running_again_by_no_purge(store):
+    store.write([row(at=1000.0)])
+    store.take_outcome(failure(recorded_at=1500.0), replace=False)
+    store.write([row(cycle=11, at=3000.0)])
+
+    store.purge(2000.0)
+
+    assert store.fleet(FleetFilter(("fd001",)), limit=10) == []
+    store.purge(4000.0)
+    assert kept(store, OUTCOMES) == []
+
+
 @pytest.mark.parametrize(
     ("written", "left"),
     [
