@@ -15,6 +15,8 @@ from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable
 TIMEOUT_SECONDS: Final = 60.0
 BAD_GATEWAY: Final = 502
 """A proxy lost the connection to a server."""
+UNAVAILABLE: Final = 503
+"""Of a service with its problem; of Envoy, as a proxy, like 502."""
 
 
 def http_client(
@@ -81,6 +83,7 @@ async def request(
 
 
 def _refuse(url: str, response: httpx.Response) -> NoReturn:
+    is_lost = response.status_code == BAD_GATEWAY
     try:
         problem = msgspec.json.decode(response.content)
         words = " ".join(f"{problem['title']}: {problem['detail']}".split()) + KEY_HINT * (
@@ -88,11 +91,11 @@ def _refuse(url: str, response: httpx.Response) -> NoReturn:
         )
     except (LookupError, TypeError, ValueError):
         words = "no problem document; is this the address of a rulserve?"
+        is_lost = response.status_code in {BAD_GATEWAY, UNAVAILABLE}
     message = f"{url} answered {response.status_code}: {words}"
-    if response.status_code == BAD_GATEWAY:
-        raise Retryable(message, may_be_done=True)
-    if response.status_code in {429, 503}:
+    if response.status_code in {429, BAD_GATEWAY, UNAVAILABLE}:
         after = response.headers.get("retry-after", "")
-        raise Retryable(message, float(after) if after.isdecimal() else None)
+        seconds = float(after) if after.isdecimal() else None
+        raise Retryable(message, seconds, may_be_done=is_lost)
     is_ours = response.status_code in {400, 404, 409, 413, 415, 422}
     raise (Rejected if is_ours else RemoteFailed)(message)

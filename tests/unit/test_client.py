@@ -147,7 +147,15 @@ async def test_it_is_asked_a_bounded_number_of_times():
     assert server.pauses == [0.5, 1.0, 2.0, 4.0, 8.0]
 
 
-@pytest.mark.parametrize("lost", [httpx.ReadError("reset"), httpx.Response(502)], ids=["connection", "proxy"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        httpx.ReadError("reset"),
+        httpx.Response(502),
+        httpx.Response(503, text="upstream connect error or disconnect/reset before headers"),
+    ],
+    ids=["connection", "proxy", "Envoy"],
+)
 async def test_a_reading_without_a_cycle_is_not_sent_again_once_it_may_be_stored(lost):
     server = Server(problem(503), lost)
 
