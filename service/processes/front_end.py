@@ -27,6 +27,7 @@ from service.processes.workers import Workers
 from service.settings import FrontEnd, Scheduling, Settings
 
 SERVICE = "service.app:RulService"
+BENTOML = "service.processes.bentoml_server"
 
 
 def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
@@ -95,7 +96,7 @@ def _run_uvicorn(settings: Settings) -> int:
     load_bundles(settings)  # a damaged bundle ends here; BentoML's supervisor would retry it for ever
     arguments = ["serve", SERVICE, "--host", settings.host, "--port", str(settings.port)]
     os.environ.update(settings.as_environment())
-    os.execv(sys.executable, [sys.executable, "-m", "bentoml", *arguments])  # noqa: S606 our own arguments
+    os.execv(sys.executable, [sys.executable, "-m", BENTOML, *arguments])  # noqa: S606 our own arguments
 
 
 async def _run_envoy(settings: Settings) -> int:

@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from tests.integration.conftest import Server, await_workers, metric, running, workers_of
+from tests.integration.conftest import FRONT_ENDS, Server, await_workers, metric, running, workers_of
 from tests.waiting import wait_until
 
 REQUESTS = 200
@@ -78,7 +79,17 @@ def test_an_operator_may_leave_the_cores_to_be_dealt_as_usual(tiny_bundle, tmp_p
     assert policies == {os.sched_getscheduler(0)}
 
 
-def test_another_user_of_this_machine_reaches_the_port_of_the_service_and_nothing_else(server):
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_another_user_of_this_machine_reaches_the_port_of_the_service_and_nothing_else(
+    front_end, server, tiny_bundle, tmp_path
+):
+    with ExitStack() as stack:
+        if front_end == "uvicorn":
+            server = stack.enter_context(running(tmp_path, str(tiny_bundle.path), front_end=front_end))
+        assert_only_its_ports_are_open(server)
+
+
+def assert_only_its_ports_are_open(server: Server) -> None:
     own = {one.pid for one in processes_of(server)}
     listening = {
         found.laddr.port
@@ -89,7 +100,7 @@ def test_another_user_of_this_machine_reaches_the_port_of_the_service_and_nothin
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     named = [line[7] for line in lines if line[6] in held and len(line) > 7]
 
-    assert listening == {server.port}
+    assert listening == {server.port, int(server.grpc.rpartition(":")[2])}
     assert named
     assert [name for name in named if name.startswith("@")] == []
     assert {Path(name).parent.stat().st_mode & 0o777 for name in named} == {0o700}

@@ -1,0 +1,32 @@
+"""BentoML's own server, with a supervisor that only this user can command.
+
+The supervisor runs any program for those who reach its sockets. BentoML opens them on TCP, where every user
+of this machine reaches them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bentoml._internal.utils import circus
+from bentoml_cli.cli import cli
+
+from service.processes.folder import service_folder
+
+
+def main() -> None:
+    """Run the command `bentoml` with the arguments of this process."""
+    library: Any = circus
+    arbiter = library.Arbiter
+    with service_folder() as folder:
+        sockets = {"endpoint": f"ipc://{folder}/control", "pubsub_endpoint": f"ipc://{folder}/events"}
+
+        def private(watchers: list[Any], **options: Any) -> Any:  # noqa: ANN401 circus's
+            return arbiter(watchers, **(options | sockets))
+
+        library.Arbiter = private
+        cli()
+
+
+if __name__ == "__main__":
+    main()
