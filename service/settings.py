@@ -114,9 +114,10 @@ class Settings(BaseSettings):
     """Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine that reaches
     this one can connect; set RUL_API_KEYS too."""
     allowed_hosts: str = ""
-    """Names under which the service is reached, and sites whose pages may call it, without scheme and port,
-    separated by commas. Without API keys, other names (if RUL_HOST is this machine alone, or if this is set)
-    and pages of other sites get 403. IP addresses and localhost are always accepted."""
+    """Names under which the service is reached, and sites whose pages reach it through their own proxy,
+    without scheme and port, separated by commas. Without API keys, other names (if RUL_HOST is this machine
+    alone, or if this is set) and pages of other sites get 403. IP addresses and localhost are always
+    accepted. There are no CORS headers: a browser lets pages call their own origin only."""
     port: int = Field(default=3000, ge=0, le=65535)
     """TCP port of HTTP and gRPC. 0: any free port."""
     grpc_port: int = Field(default=3001, ge=0, le=65535)
