@@ -147,8 +147,9 @@ def show_settings(
         return
     if output.exists():
         raise FileExistsError(f"{output}: the file exists: choose another --output")
-    with writing(output), output.open("x", encoding="utf-8") as file:
-        file.write(env_example())
+    with writing(output):
+        output.touch(mode=0o600, exist_ok=False)  # it will hold keys and passwords
+        output.write_text(env_example(), encoding="utf-8")
 
 
 def env_example() -> str:

@@ -67,3 +67,10 @@ def test_every_number_says_what_too_high_and_too_low_cause(name):
 
 def test_what_workers_tell_each_other_is_no_setting():
     assert not {*WorkerSpec.__struct_fields__} & {*Settings.model_fields}
+
+
+def test_only_its_owner_reads_a_new_file_of_settings_which_will_hold_keys(tmp_path):
+    show_settings(tmp_path / ".env")
+
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / ".env").read_text(encoding="utf-8") == env_example()
