@@ -227,18 +227,39 @@ def test_rows_beyond_the_limit_are_dropped_and_counted_at_once(fake, observer):
 def test_rows_wait_for_an_unavailable_store(recorder, fake, observer):
     fake.failures = 5
 
-    recorder.offer(FD001, *answered((40.0, {"unit": "a"}), (40.0, {"unit": "b"})))
-
     with capture_logs() as said:
+        recorder.offer(FD001, *answered((40.0, {"unit": "a"}), (40.0, {"unit": "b"})))
         while recorder.pending_rows:
             recorder.flush(PATIENCE)
         recorder.close(PATIENCE)
-    assert [line["failures"] for line in said if line["event"] == "store recovered"] == [5]
+    assert [line["event"] for line in said] == ["store lost", "store recovered"]
+    assert said[-1]["failures"] == fake.closed - 1 == 5
     assert len(fake.kept) == 2
     assert fake.connections == 6
     assert observer.written == 2
     assert False in observer.ups
     assert observer.ups[-1] is True
+
+
+@pytest.mark.parametrize(("failures", "pause"), [(0, 0.001), (1, 0.001), (2, 0.002), (10_000, 0.002)])
+def test_the_pause_after_failures_doubles_up_to_a_limit_however_long_the_store_is_away(
+    fake, observer, failures, pause
+):
+    recorder = started(fake, observer, start=False)
+    recorder._failures = failures
+
+    assert recorder._pause() == pause
+
+
+def test_predictions_of_two_versions_of_one_cycle_wait_side_by_side(fake, observer):
+    recorder = started(fake, observer, start=False)
+    for version in ("1", "2"):
+        recorder.offer(ModelName("fd001", version, "f" * 64), *answered((40.0, {})))
+
+    recorder.start()
+    recorder.close(PATIENCE)
+
+    assert fake.sizes == [2]
 
 
 def test_a_store_that_cannot_be_opened_yet_is_tried_again(observer):
