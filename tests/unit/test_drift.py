@@ -315,13 +315,20 @@ def test_the_worst_regime_of_a_column_is_the_one_beyond_its_limit_by_most():
 
 
 @pytest.mark.parametrize(
-    ("share", "units", "drifting"), [(1.0, 1000, False), (0.2, 1000, True), (0.2, 2, False)]
+    ("share", "ages", "units", "drifting"),
+    [
+        (1.0, (1, 100), 1000, False),
+        (1.0, (1, 20), 1000, False),  # a young fleet is no drift
+        (1.0, (80, 100), 1000, False),
+        (0.2, (1, 100), 1000, True),
+        (0.2, (1, 100), 2, False),
+    ],
 )
 def test_predictions_drift_where_they_are_not_what_lives_leave_at_the_ages_of_many_units(
-    share, units, drifting
+    share, ages, units, drifting
 ):
     rng = np.random.default_rng(0)
-    age = rng.integers(1, 100, 1000)
+    age = rng.integers(*ages, 1000)
     last = np.zeros((1000, 3))
     last[:, 1] = share * (100 + rng.integers(0, 11, 1000) - age)
     answers, _ = batch(last, age=age)

@@ -34,6 +34,10 @@ def answers(graph):
         ({"a": EXACT.astype(np.int64)}, {"a": TensorProto.INT64}),
         ({"a": EXACT, "b": EXACT.astype(np.float32)}, {"b": TensorProto.FLOAT}),  # stored once
         (
+            {"a": 0 * EXACT, "b": (0 * EXACT).astype(np.int32)},
+            {"b": TensorProto.INT32, "a.single": TensorProto.FLOAT},
+        ),
+        (
             {"a": EXACT, "b": EXACT.astype(np.float32).reshape(2, -1)},
             {"b": TensorProto.FLOAT, "a.single": TensorProto.FLOAT},
         ),
