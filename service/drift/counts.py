@@ -156,7 +156,7 @@ class DriftCounts:
     def _left(self, predicted: FloatArray, age: FloatArray) -> FloatArray:
         """Return the RUL to count a unit at: the answer; near the cap, the mean at its age."""
         left = self._reference.left_by_age
-        at = np.clip(np.nan_to_num(age, nan=len(left)), 0, len(left) - 1).astype(np.int64)
+        at = np.clip(np.nan_to_num(age), 0, len(left) - 1).astype(np.int64)
         return np.where(predicted < self._reference.believed, predicted, np.maximum(predicted, left[at]))
 
     def _ages(self, age: FloatArray) -> NDArray[np.int64]:

@@ -486,6 +486,24 @@ def test_the_workers_of_a_service_share_the_sliding_window(tmp_path):
     assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == WINDOWS / 2
 
 
+def test_another_version_of_a_model_is_counted_from_nothing_and_warned_of_anew():
+    shared = Shared(CollectorRegistry())
+    collector = DriftCollector(shared, clock=lambda: 100.0)
+    known, warnings = [], []
+
+    for sha256 in ("a" * 64, "a" * 64, "b" * 64):
+        runtime = FakeRuntime(MANIFEST)
+        runtime.sha256 = sha256
+        model = collector.add(runtime)
+        known.append(model.read().windows)
+        model.count(*batch(shifted_by_40(1000)))
+        with capture_logs() as said:
+            generate_latest(shared.registry)
+        warnings.append(len(said))
+
+    assert (known, warnings) == ([0, 1000, 0], [1, 0, 1])
+
+
 def test_gauges_are_zero_and_never_nan_before_anything_has_come():
     registry = gauges()
 

@@ -75,6 +75,19 @@ def test_a_warning_compares_a_window_with_the_band_of_its_length(manifest):
     assert codes == {4: [], 8: ["attention_uniform"]}
 
 
+def test_the_band_of_full_windows_is_shown(manifest):
+    registry = CollectorRegistry()
+
+    Metrics(registry, [FakeRuntime(manifest)])
+
+    labels = {"model": "fake", "head": "mean"}
+    shown = [
+        registry.get_sample_value("rul_attention_entropy_band_ratio", {**labels, "side": side})
+        for side in ("low", "high")
+    ]
+    assert shown == pytest.approx([LONG.low, LONG.high], abs=1e-3)
+
+
 @pytest.mark.parametrize(("highest", "counts"), [(1.0, (0, 1)), (1.2, (1, 0))])
 def test_windows_are_counted_as_outside_the_band_of_their_length(manifest, highest, counts):
     if highest > 1:  # the attention of the short window, although even, is below its band

@@ -133,6 +133,16 @@ def test_predictions_of_failed_and_of_removed_units_are_counted_apart(registry, 
     assert value("rul_outcome_nasa_score_total") == pytest.approx(score * nasa)
 
 
+@pytest.mark.parametrize("up", [True, False])
+def test_the_store_is_shown_as_up_while_the_database_answers(registry, up):
+    store = StoreMetrics(Shared(registry))
+    before = registry.get_sample_value("rul_store_up")
+
+    store.up(up=up)
+
+    assert (before, registry.get_sample_value("rul_store_up")) == (1, up)
+
+
 def test_windows_of_a_candidate_are_beyond_the_served_interval_on_either_side(metrics, registry):
     served = np.array([[50.0, 45.0, 55.0, 0.5]] * 4)
     candidate = served + np.array([[-5.5], [-5.0], [5.0], [5.5]])
