@@ -63,11 +63,18 @@ def cross_fitted_lives(
     coverage: float,
     cap: float,
 ) -> HeldOut:
-    """Give each life the fleet of the other folds' lives."""
+    """Give each life the fleet of the other folds' lives.
+
+    Raises:
+        InvalidData: all lives are of one fold, so no others say how long a unit lasts.
+    """
+    if len(set(fold)) < 2:
+        raise InvalidData("expected predicted lives in two folds or more, got one: train on more units")
     ends, which = np.array([life.end for life in lives]), np.array(fold)
     others = {k: np.sort(ends[which != k]) for k in set(fold)}
     as_kept = {k: FleetLife(np.quantile(known, DECILES).tolist()) for k, known in others.items()}
-    every = {k: FleetLife(known.tolist()) for k, known in others.items()}
+    # A life alone is shortest and longest.
+    every = {k: FleetLife(np.resize(known, max(len(known), 2)).tolist()) for k, known in others.items()}
     return HeldOut(
         list(lives), [as_kept[k] for k in fold], [every[k] for k in fold], tuple(horizons), coverage, cap
     )

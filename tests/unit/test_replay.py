@@ -95,6 +95,18 @@ def test_held_out_predictions_survive_the_file(tmp_path):
     assert compare(read, Costs(1.0, 20.0)) == compare(held(), Costs(1.0, 20.0))
 
 
+def test_a_fold_beside_a_life_alone_has_the_age_of_that_life():
+    found = compare(cross_fitted_lives([life_of(90), life_of(120)], (0, 1), **FACTS), Costs(1.0, 20.0))
+
+    assert found.units == 2
+    assert found.failures["fixed age"] == 0.5
+
+
+def test_lives_of_one_fold_are_refused():
+    with pytest.raises(InvalidData, match="lives in two folds or more, got one: train on more units"):
+        cross_fitted_lives([life_of(90), life_of(120)], (1, 1), **FACTS)
+
+
 def test_a_run_without_held_out_predictions_is_refused(tmp_path):
     with pytest.raises(InvalidData, match=r"held_out.npz is missing: train again with this version"):
         load_held_out(tmp_path)
