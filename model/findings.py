@@ -256,7 +256,7 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
         return
     median, longest = facts.lives[MEDIAN], facts.lives[LONGEST]
     cap, context = facts.suggested.cap, facts.suggested.context
-    if facts.window < SHORTEST_CONTEXT:
+    if facts.window < SHORTEST_CONTEXT and all(column.missing < 1 for column in facts.columns):
         expected = "windows: expected two cycles with enough readings before a failure, got none"
         yield Finding("error", f"{expected}: lives need three readings; {NUMBER}")
     if fleet.context > longest:
