@@ -20,6 +20,7 @@ from export.evaluation_windows import (
     is_training_data,
     last_windows,
     matching_fleet,
+    nothing_to_answer,
     read_true_ruls,
     require_failures,
 )
@@ -124,6 +125,8 @@ def evaluate(
             units, length=manifest.context, per_unit=truncations, rng=rng, shortest=kind.shortest
         )
     refused = ~answerable(windows, manifest.max_missing_fraction)
+    if refused.all():
+        raise nothing_to_answer(manifest)
     if refused.any():
         tell(f"{refused.sum()} of {len(windows)} windows miss too many readings for an answer: left out")
     kept = windows.take(np.flatnonzero(~refused))

@@ -83,9 +83,14 @@ def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajector
             life = Life(unit.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
             lives.append(life)
     if not lives:
-        most = f"{manifest.max_missing_fraction:.0%}"
-        raise InvalidData(f"expected windows with at most {most} of their readings missing; no unit has one")
+        raise nothing_to_answer(manifest)
     return lives
+
+
+def nothing_to_answer(manifest: Manifest) -> InvalidData:
+    """Return the error of data of which the service would refuse every window."""
+    most = f"{manifest.max_missing_fraction:.0%}"
+    return InvalidData(f"expected windows with at most {most} of their readings missing; no unit has one")
 
 
 def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:

@@ -149,6 +149,18 @@ def test_units_without_a_failure_are_counted_where_others_are_judged(tiny_bundle
     assert "2 of 5 units did not fail and are left out" in result.stderr
 
 
+def test_windows_that_all_miss_too_many_readings_are_one_line(tiny_bundle, tmp_path):
+    empty = [replace(unit, readings=unit.readings.copy()) for unit in pumps(units=3, seed=21)]
+    for unit in empty:
+        unit.readings[:, :-1] = np.nan
+    data, fleet = write_fleet(tmp_path, empty, FLEET)
+
+    result = rul("evaluate", tiny_bundle.path, "--data", data, "--fleet", fleet)
+
+    assert isinstance(result.exception, InvalidData)
+    assert "expected windows with at most 50% of their readings missing" in str(result.exception)
+
+
 def test_pictures_of_lives_and_true_ruls_exclude_each_other(evaluate, tmp_path):
     assert evaluate("--rul", tmp_path / "RUL.txt", "--plot", tmp_path).exit_code == 2
 
