@@ -28,6 +28,14 @@ def folder(request) -> BundleFolder:
     return BundleFolder(BUNDLED / request.param)
 
 
+def assert_agree(gpu, cpu, asked):
+    got, expected = gpu.run(*asked), cpu.run(*asked)
+    for name in output_shapes(gpu.manifest, windows=1, cycles=1):
+        np.testing.assert_allclose(
+            getattr(got, name), getattr(expected, name), atol=TOLERANCE[name], err_msg=name
+        )
+
+
 def test_auto_takes_the_gpu(folder):
     runtime = OnnxRuntime.load(folder, provider="auto")
 
@@ -51,12 +59,7 @@ def test_what_was_captured_for_one_size_of_batch_answers_after_all_others_were(f
         chosen = windows.take(random.integers(0, len(windows), rows))
         asked = chosen.readings, chosen.lengths, chosen.last_cycle
 
-        got, expected = gpu.run(*asked), cpu.run(*asked)
-
-        for name in output_shapes(gpu.manifest, windows=1, cycles=1):
-            np.testing.assert_allclose(
-                getattr(got, name), getattr(expected, name), atol=TOLERANCE[name], err_msg=name
-            )
+        assert_agree(gpu, cpu, asked)
 
 
 def test_every_thread_gets_what_was_captured(folder):
@@ -129,13 +132,7 @@ def test_the_gpu_answers_what_the_cpu_answers(folder, batch):
     gpu, cpu = (OnnxRuntime.load(folder, provider=provider) for provider in ("cuda", "cpu"))
     windows = probe_windows(gpu.manifest).take(np.arange(batch))
 
-    got = gpu.run(windows.readings, windows.lengths, windows.last_cycle)
-
-    expected = cpu.run(windows.readings, windows.lengths, windows.last_cycle)
-    for name in output_shapes(gpu.manifest, windows=1, cycles=1):
-        np.testing.assert_allclose(
-            getattr(got, name), getattr(expected, name), atol=TOLERANCE[name], err_msg=name
-        )
+    assert_agree(gpu, cpu, (windows.readings, windows.lengths, windows.last_cycle))
 
 
 def test_a_batch_on_the_gpu_answers_each_window_as_alone(folder):
