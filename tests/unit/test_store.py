@@ -325,7 +325,7 @@ def test_late_predictions_are_found_however_many_were_written_since_the_last_loo
     store.write([row(cycle=10)])
     store.take_outcome(failure(), replace=False)
     store.judge_late_predictions()
-    store.write([row(cycle=11)])
+    store.write([row(cycle=60)])
     store.write([row("2", cycle) for cycle in range(20)])
 
     (found,) = store.judge_late_predictions()
