@@ -222,6 +222,8 @@ def test_rows_beyond_the_limit_are_dropped_and_counted_at_once(fake, observer):
 
     assert recorder.pending_rows == 2
     assert observer.drops == {Drop.FULL: 2}
+    recorder.offer(FD001, *answered((1.0, {"unit": "e"})))
+    assert recorder.pending_rows == 3
 
 
 def test_rows_wait_for_an_unavailable_store(recorder, fake, observer):
@@ -331,6 +333,7 @@ def test_rows_that_cannot_be_written_at_shutdown_are_dropped_counted_and_logged(
 
     assert observer.drops == {Drop.SHUTDOWN: 1}
     assert observer.written == 0
+    assert recorder._thread.is_alive() is hangs
     assert logged[-1] == {"event": "predictions lost", "log_level": "error", "reason": "shutdown", "rows": 1}
 
 
@@ -340,6 +343,17 @@ def test_chores_get_the_open_store(fake, observer):
 
     assert done.wait(PATIENCE)
     recorder.close(PATIENCE)
+
+
+def test_no_chore_begins_while_the_service_ends(fake, observer):
+    done = []
+    recorder = started(fake, observer, chore=done.append, start=False)
+    recorder._closing = True
+
+    recorder.start()
+    recorder.close(PATIENCE)
+
+    assert (done, fake.closed) == ([], 1)
 
 
 @examples(30)
