@@ -154,6 +154,14 @@ def test_readings_older_than_those_kept_count_neither_as_stored_nor_as_repeated(
     assert counts == [(3, 0), (0, 0), (1, 1)]
 
 
+def test_a_window_has_no_more_readings_than_are_kept(store):
+    readings = Readings(store, most=CONTEXT - 1)
+
+    (result,) = readings.append([request(1, 2, 3, 4, 5)], at=1000.0)
+
+    assert result.newest.cycles == [3, 4, 5]
+
+
 def test_old_readings_are_deleted_in_parts(store, monkeypatch):
     monkeypatch.setattr("service.store.readings.PURGE_ROWS", 2)
     append(store, request(1, 2, 3, 4, 5), at=1000.0)

@@ -253,6 +253,14 @@ def test_the_pause_after_failures_doubles_up_to_a_limit_however_long_the_store_i
     assert recorder._pause() == pause
 
 
+def test_a_question_to_a_store_that_is_away_does_not_shorten_the_pause(fake, observer):
+    recorder = started(fake, observer, start=False)
+
+    assert recorder.flush(0.0) is None
+
+    assert not recorder._wake.is_set()
+
+
 def test_predictions_of_two_versions_of_one_cycle_wait_side_by_side(fake, observer):
     recorder = started(fake, observer, start=False)
     for version in ("1", "2"):
