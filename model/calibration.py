@@ -6,6 +6,7 @@ must not know files or training.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -57,13 +58,10 @@ ENTROPY_QUANTILES: Final = np.array([0.005, 0.5, 0.995])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """Uncalibrated answers to all windows as NumPy arrays; see `Estimate`.
-
-    `scale` is the expected width of the error, [W], in cycles.
-    """
+    """Uncalibrated answers to all windows as NumPy arrays; see `Estimate`."""
 
     unclipped: FloatArray
-    scale: FloatArray
+    scale: FloatArray  # [W] expected width of the error, in cycles
     context: FloatArray
     attention: FloatArray
     statistics: FloatArray  # [W, 7F], see `novelty.Statistics.rows`
@@ -131,18 +129,17 @@ def cut_windows(windows: WindowSet, most: IntArray) -> WindowSet:
     return replace(windows, readings=cut.numpy(), lengths=shorter.numpy())
 
 
-def with_lacking(windows: WindowSet) -> WindowSet:
-    """Repeat some windows: cut to a random number of last cycles, with a gap, or without a cycle number."""
+def with_lacking(windows: WindowSet) -> Iterator[WindowSet]:
+    """Yield the windows, then some cut to a few last cycles, some with a gap, some without a cycle number."""
     rng = np.random.default_rng(0)
-
-    def some(share: float) -> WindowSet:
-        return windows.take(rng.permutation(len(windows))[: int(share * len(windows))])
-
-    short, gapped = some(SHORT_SHARE), some(GAP_SHARE)
-    cut = cut_windows(short, rng.integers(1, short.lengths + 1))
-    ageless = some(AGELESS_SHARE)
-    ageless = replace(ageless, last_cycle=np.full_like(ageless.last_cycle, np.nan))
-    return join_windows([windows, cut, with_gaps(gapped, torch.Generator().manual_seed(0)), ageless])
+    short, gapped = (rng.permutation(len(windows))[: int(s * len(windows))] for s in (SHORT_SHARE, GAP_SHARE))
+    most = rng.integers(1, windows.lengths[short] + 1)
+    ageless = rng.permutation(len(windows))[: int(AGELESS_SHARE * len(windows))]
+    yield windows
+    yield cut_windows(windows.take(short), most)
+    yield with_gaps(windows.take(gapped), torch.Generator().manual_seed(0))
+    known = windows.take(ageless)
+    yield replace(known, last_cycle=np.full_like(known.last_cycle, np.nan))
 
 
 def normalised_error(read: Read, windows: WindowSet, *, cap: float) -> FloatArray:
@@ -230,17 +227,14 @@ def rescaled(read: Read, factors: FloatArray, *, cap: float) -> Read:
     return replace(read, scale=read.scale * factor[:, 0].numpy())
 
 
-def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
+def fit_scale(net: RulNetwork, sets: Iterable[WindowSet]) -> None:
     """Fit only the layers that predict the error's width, by Laplace likelihood.
 
     Training windows have smaller errors than new units, in nearly the same proportions: factors of
-    bands correct these, and quantiles the size.
+    bands correct these, and quantiles the size. Only one of the sets is in memory at a time.
     """
-    read = read_windows(net, windows)
-    context, rul = (
-        torch.from_numpy(each) for each in (read.context, read.unclipped[:, None].clip(0.0, net.config.cap))
-    )
-    error = (torch.from_numpy(capped_rul(windows.rul, cap=net.config.cap))[:, None] - rul).abs()
+    parts = zip(*(_errors(net, each) for each in sets if len(each)), strict=True)
+    context, rul, error = (torch.cat(each) for each in parts)
     optimizer = torch.optim.AdamW(net.scale.parameters(), lr=SCALE_RATE, weight_decay=SCALE_DECAY)
     for _ in range(SCALE_STEPS):
         scale = net.error_scale(context, rul)
@@ -248,6 +242,14 @@ def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
         (error / scale + scale.log()).mean().backward()
         optimizer.step()
     net.zero_grad()
+
+
+def _errors(net: RulNetwork, windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the input of the RUL head [W, D], the answers [W, 1] and their absolute errors [W, 1]."""
+    read, cap = read_windows(net, windows), net.config.cap
+    rul = read.unclipped[:, None].clip(0.0, cap)
+    error = np.abs(capped_rul(windows.rul, cap=cap)[:, None] - rul)
+    return torch.from_numpy(read.context), torch.from_numpy(rul), torch.from_numpy(error)
 
 
 def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:

@@ -212,15 +212,8 @@ def train_run(
     stages.take(plan.trained[stages.finished :])
     if cluster is not None:
         stages.take(mapped(plan.finished, range(stages.finished, folds + 1), cluster))
-    behind: list[Fold] = []
-    boosted: list[FloatArray] = []
-    curves: list[list[Check]] = []
-    for fold in range(folds):
-        split, trainer, reference = plan.stage(fold)
-        trees = gradient_boosting(split.training, trainer.net.standardise, fleet.cap)
-        boosted.append(trees(held_out_windows(split)))
-        curves.append(stages.learn(trainer))
-        behind.append(held_out_fold(trainer.net, split, reference))
+    done = [_held_out(plan, fold, stages) for fold in range(folds)]
+    behind, boosted, curves = (list(each) for each in zip(*done, strict=True))
     split, trainer, reference = plan.stage(folds)
     stages.learn(trainer)
     net = trainer.net
@@ -238,6 +231,18 @@ def train_run(
     checkpoint.save(folder)
     (folder / STATE_FILE).unlink(missing_ok=True)
     return checkpoint, mean_curve(curves)
+
+
+def _held_out(plan: Plan, fold: int, stages: Stages) -> tuple[Fold, FloatArray, list[Check]]:
+    """Train on the other folds; return this one, the answers of gradient boosting to it, and the curve.
+
+    No caller keeps the training windows: those of the next fold need their memory.
+    """
+    split, trainer, reference = plan.stage(fold)
+    trees = gradient_boosting(split.training, trainer.net.standardise, plan.fleet.cap)
+    boosted = trees(held_out_windows(split))
+    curve = stages.learn(trainer)
+    return held_out_fold(trainer.net, split, reference), boosted, curve
 
 
 def prepare(

@@ -1,6 +1,7 @@
 import csv
 import json
 import shutil
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from model.calibration import (
 from model.checkpoint import Checkpoint, InvalidCheckpoint
 from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined, scaled_by_rul
 from model.curve import curve_table, picture, read_curve, write_curve
-from model.dataset import split_fold, train_all
+from model.dataset import join_windows, split_fold, train_all
 from model.domain import InvalidData, Trajectory
 from model.gaps import MOST_LOST
 from model.layers import set_buffer
@@ -468,7 +469,7 @@ def test_history_is_cut_from_its_beginning():
 
 def test_short_histories_gaps_and_unknown_ages_are_added_and_the_windows_stay(parts):
     windows, some = len(parts.training), int(SHORT_SHARE * len(parts.training))
-    all_ = with_lacking(parts.training)
+    all_ = join_windows([*with_lacking(parts.training)])
     short = all_.take(np.arange(windows, windows + some))
     gapped = all_.take(windows + some + np.arange(int(GAP_SHARE * windows)))
     ageless = all_.take(np.arange(windows + some + len(gapped), len(all_)))
@@ -518,16 +519,25 @@ def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):
     exact = np.arange(len(windows)) % 2 == 0
     windows.rul[~exact] += 12.0
 
-    fit_scale(net, windows)
+    fit_scale(net, [windows])
 
     assert read_windows(net, windows).scale.mean() == pytest.approx(6.0, rel=0.2)
     for name, p in net.named_parameters():
         assert name.startswith("scale") or torch.equal(p, before[name])
 
 
+def test_the_scale_is_fitted_to_windows_too_few_to_repeat(parts):
+    net = trainer(parts).net
+    few = parts.training.take(np.arange(3))
+
+    fit_scale(net, with_lacking(few))
+
+    assert np.isfinite(read_windows(net, few).scale).all()
+
+
 def test_the_scale_of_a_network_has_the_factors_of_held_out_errors(parts):
     net = trainer(parts).learn(lambda *_: None)
-    fit_scale(net, parts.training)
+    fit_scale(net, [parts.training])
     before = read_windows(net, parts.training)
     factors = np.array([3.0, 1.0, 1.0, 2.0, 1.0, 1.0])
 
@@ -598,6 +608,24 @@ def hard_run_pumps(*, units, seed, decides):
         readings = np.column_stack((np.full(life, load), sensors)).astype(np.float32)
         made.append(Trajectory(f"p{n}", np.arange(1, life + 1), readings, failed=True))
     return made
+
+
+def test_the_training_windows_of_one_fold_are_gone_before_the_next(units, tmp_path):
+    made = []
+
+    class Watched(Plan):
+        __slots__ = ()
+
+        def stage(self, number):
+            assert [each() for each in made] == [None] * len(made)
+            split, trainer, reference = super().stage(number)
+            made.append(weakref.ref(split.training.readings))
+            return split, trainer, reference
+
+    plan = Watched(units, **PLAN)
+    train_run(plan, name="pumps", folder=tmp_path, watch=lambda *_: None, source=SOURCE)
+
+    assert len(made) == FOLDS + 1
 
 
 @pytest.mark.parametrize("decides", [True, False])
