@@ -26,8 +26,8 @@ NEVER: Final = -1e4
 class Amnl(CycleNetwork):
     """CNN -> BiLSTM -> weighted sum -> linear RUL head and linear health state head.
 
-    The health state head is trained as a second task. Unlike the other answers `health_state` does not
-    come from the calibrated distribution, so it may contradict the RUL near a bound. Two options leave
+    The health state head is trained as a second task; the answer `health_state` comes from the calibrated
+    distribution, as the other probabilities do, and never contradicts the RUL. Two options leave
     out what the network is about, for comparison: `last_state` reads the last state of each direction of
     the BiLSTM in place of the weighted sum, `health_task` false trains the RUL alone.
     """
