@@ -111,7 +111,7 @@ def experiment(
         run = partial(measured, trajectories=trajectories, fleet=kind, watch=watch, cluster=cluster)
         done = [_printed(each, found) for each, found in rows(run)]
     if search is not None:
-        best, _ = min(done, key=lambda trial: trial[1].figures["rmse"].value)
+        best, _ = min(done, key=lambda trial: trial[1].rmse)
         say(f"lowest RMSE: {best.label}; held-out units chose it, so expect more on new ones")
     elif against is not None:
         apart = rmse_difference(*(found.answered for _, found in done), cap=kind.cap)

@@ -9,6 +9,7 @@ module must not know files or screens.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,6 +81,12 @@ class Found:
     microseconds: float  # Time per window at batch 16 on one thread, in Python
     training_seconds: float  # Training time of all folds
     silenced: Sequence[Silenced] = ()  # RMSE without each head, where it was measured
+
+    @property
+    def rmse(self) -> float:
+        """RMSE in cycles; infinite where the training diverged."""
+        value = self.figures["rmse"].value
+        return value if math.isfinite(value) else math.inf
 
 
 ROWS: Final[dict[str, Row]] = {

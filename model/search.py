@@ -56,7 +56,7 @@ def search_rows(
         asked = [study.ask(dict(space.searched)) for _ in range(min(AT_ONCE, trials - start))]
         rows = [Wanted(space.row, [*space.fixed, *_settings(trial.params)]) for trial in asked]
         for trial, wanted, found in zip(asked, rows, run(rows), strict=True):
-            study.tell(trial, found.figures["rmse"].value)
+            study.tell(trial, found.rmse)
             yield wanted, found
 
 

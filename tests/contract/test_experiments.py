@@ -256,6 +256,18 @@ def test_a_search_tries_the_same_options_each_time(units):
     assert all(re.fullmatch(pattern, label) for label, _ in first)
 
 
+def test_a_trial_that_diverges_is_not_the_one_of_lowest_rmse(files):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    options = ("--set", "batch=8", "--set", "learning_rate=1e30,0.003", "--folds", 2, "--only", 1)
+
+    result = experiment(files, "--row", "flagship", *options, "--search", 4)
+
+    assert result.exit_code == 0, result.exception
+    *rows, last = result.stdout.splitlines()
+    assert any("learning_rate=1e30 | nan" in row for row in rows)
+    assert last.startswith("lowest RMSE: flagship batch=8 learning_rate=0.003;")
+
+
 def test_rul_experiment_prints_the_trials_of_a_search_and_names_the_one_of_lowest_rmse(files):
     pytest.importorskip("optuna", reason="Optuna is not installed")
     options = ("--set", "batch=8", "--set", "hidden=4,6", "--folds", 2, "--only", 1, "--search", 2)
