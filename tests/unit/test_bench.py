@@ -4,14 +4,25 @@ import asyncio
 import io
 import json
 from collections import Counter
+from contextlib import AsyncExitStack
 
 import grpc
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from rul_client.commands.bench.cli import PROTOCOLS
-from rul_client.commands.bench.payloads import POOL_WINDOWS, calls_of, simulated_pool
-from rul_client.commands.bench.run import Tally, Target, closed_loop, ready_models, summarise, table_of
+from rul_client.commands.bench.payloads import POOL_WINDOWS, Call, calls_of, simulated_pool
+from rul_client.commands.bench.run import (
+    Tally,
+    Target,
+    _http,
+    closed_loop,
+    ready_models,
+    summarise,
+    table_of,
+)
 from rul_client.errors import RemoteFailed
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
@@ -113,6 +124,22 @@ async def test_a_caller_asks_again_until_the_time_is_over_and_its_last_call_coun
 
     assert tally.latencies == [2.0, 2.0, 2.0]
     assert tally.elapsed == 6.0
+
+
+async def test_a_redirect_is_an_answer_that_takes_the_key_nowhere():
+    keys: list[str | None] = []
+
+    async def moved(request: web.Request) -> web.Response:
+        keys.append(request.headers.get("x-api-key"))
+        return web.Response(status=307, headers={"location": "/elsewhere"})
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", moved)
+    async with TestServer(app) as server, AsyncExitStack() as stack:
+        send = await _http(Target(str(server.make_url("/")), "", "secret"), stack, "")
+        code = await send(Call("/v1/predict", {}, [b"{}"], has_id=False))
+
+    assert (code, keys) == ("307", ["secret"])
 
 
 async def test_only_answers_have_a_latency_and_every_code_is_counted():

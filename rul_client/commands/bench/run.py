@@ -75,7 +75,8 @@ async def _http(target: Target, stack: AsyncExitStack, _path: str) -> Send:
     async def send(call: Call) -> str:
         headers, body = target.prepare(call)
         try:
-            async with session.post(target.url.rstrip("/") + call.path, data=body, headers=headers) as answer:
+            url = target.url.rstrip("/") + call.path
+            async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
                 await answer.read()
                 return str(answer.status)
         except TimeoutError:
