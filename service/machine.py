@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 NVIDIA_DRIVER: Final = Path("/dev/nvidiactl")
+CUDA_LIBRARY: Final = "capi/libonnxruntime_providers_cuda.so"
+"""What `onnxruntime-gpu` has and `onnxruntime` has not."""
+
+
+def usable_gpu(driver: Path = NVIDIA_DRIVER) -> bool:
+    """Return whether there is an NVIDIA driver, and an ONNX Runtime for it."""
+    found = find_spec("onnxruntime")
+    folders = [] if found is None else found.submodule_search_locations or []
+    return driver.exists() and any((Path(folder) / CUDA_LIBRARY).exists() for folder in folders)
 
 
 def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

@@ -28,7 +28,7 @@ from pydantic_settings import (
 from export.bundle import BUNDLED
 from model.decision import read_costs
 from model.domain import RulError, printable
-from service.machine import NVIDIA_DRIVER, usable_cores
+from service.machine import usable_cores, usable_gpu
 
 PREFIX: Final = "RUL_"
 OF_CLIENTS: Final = "RUL_API_KEY"
@@ -294,7 +294,7 @@ class Settings(BaseSettings):
 
     def worker_count(self) -> int:
         """Return the number of workers behind Envoy; a GPU has one, which sees the largest batches."""
-        has_gpu = NVIDIA_DRIVER.exists() if self.provider is ProviderChoice.AUTO else self.provider != "cpu"
+        has_gpu = usable_gpu() if self.provider is ProviderChoice.AUTO else self.provider != "cpu"
         return self.workers or (1 if has_gpu else min(usable_cores(), MOST_WORKERS))
 
     def is_local(self) -> bool:

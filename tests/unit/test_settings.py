@@ -1,13 +1,14 @@
 """What an operator sets is what the service gets, or an error that names the variable."""
 
 import re
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
 
+from service import machine
 from service import settings as module
-from service.machine import usable_cores
+from service.machine import CUDA_LIBRARY, usable_cores, usable_gpu
 from service.settings import (
     FrontEnd,
     InvalidSettings,
@@ -110,11 +111,11 @@ def test_keys_are_separated_by_commas_and_hidden(monkeypatch):
     assert "first-key" not in repr(settings)
 
 
-def test_there_is_a_worker_a_core_and_a_gpu_is_fed_by_one(monkeypatch, tmp_path):
+def test_there_is_a_worker_a_core_and_a_gpu_is_fed_by_one(monkeypatch):
     monkeypatch.setattr(module, "usable_cores", lambda: 3)
-    monkeypatch.setattr(module, "NVIDIA_DRIVER", Path("/no such device"))
+    monkeypatch.setattr(module, "usable_gpu", lambda: False)
     without = Settings().worker_count(), Settings(workers=1).worker_count()
-    monkeypatch.setattr(module, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(module, "usable_gpu", lambda: True)
 
     assert without == (3, 1)
     assert Settings().worker_count() == 1
@@ -172,3 +173,17 @@ def test_an_env_file_that_cannot_be_read_is_an_error_that_says_so(tmp_path):
 
     with pytest.raises(InvalidSettings, match=r"cannot read the settings in \.env"):
         Settings.read()
+
+
+@pytest.mark.parametrize(
+    ("driver", "library", "expected"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_gpu_needs_a_driver_and_an_onnx_runtime_for_it(tmp_path, monkeypatch, driver, library, expected):
+    installed = tmp_path / "onnxruntime"
+    (installed / "capi").mkdir(parents=True)
+    if library:
+        (installed / CUDA_LIBRARY).touch()
+    found = SimpleNamespace(submodule_search_locations=[str(installed)])
+    monkeypatch.setattr(machine, "find_spec", lambda _: found)
+
+    assert usable_gpu(tmp_path if driver else tmp_path / "none") is expected
