@@ -148,6 +148,16 @@ def test_a_provider_that_onnx_runtime_leaves_out_gives_its_place_to_the_next(mon
     assert failure is None
 
 
+@pytest.mark.parametrize(("wanted", "planned"), [([CPU], True), ([(CUDA, {}), CPU], False)])
+def test_memory_is_planned_by_shape_on_the_cpu_alone(monkeypatch, wanted, planned):
+    given = []
+    monkeypatch.setattr(ort, "InferenceSession", lambda _, *, sess_options, **__: given.append(sess_options))
+
+    session._session(b"", wanted)
+
+    assert [options.enable_mem_pattern for options in given] == [planned]
+
+
 def test_a_gpu_computes_with_all_bits(shipped, monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
 
