@@ -124,17 +124,21 @@ def evaluate(
         windows = truncated_windows(
             units, length=manifest.context, per_unit=truncations, rng=rng, shortest=kind.shortest
         )
+    Console().print(*_window_tables(session, manifest, _answered(windows, manifest)), sep="\n")
+    if units:
+        _judge_lives(session, manifest, units, plot)
+    if is_training_data(manifest, data, kind):
+        tell(CAUTION)
+
+
+def _answered(windows: WindowSet, manifest: Manifest) -> WindowSet:
+    """Leave out the windows that the service would refuse, and say how many."""
     refused = ~answerable(windows, manifest.max_missing_fraction)
     if refused.all():
         raise nothing_to_answer(manifest)
     if refused.any():
         tell(f"{refused.sum()} of {len(windows)} windows miss too many readings for an answer: left out")
-    kept = windows.take(np.flatnonzero(~refused))
-    Console().print(*_window_tables(session, manifest, kept), sep="\n")
-    if units:
-        _judge_lives(session, manifest, units, plot)
-    if is_training_data(manifest, data, kind):
-        tell(CAUTION)
+    return windows.take(np.flatnonzero(~refused))
 
 
 def with_known_failure(

@@ -59,7 +59,7 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
 
 
 def attempts(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> list[Wanted]:
-    """What to open a session with, until one opens: all providers, then without the first of them."""
+    """Return what to open a session with until one opens: all providers, then all but the first."""
     return [
         with_options(providers[first:], manifest, most_windows=most_windows)
         for first in range(len(providers))

@@ -85,7 +85,7 @@ def _session(stored: bytes, providers: Wanted) -> Any:  # noqa: ANN401 - untyped
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
-    # Memory is planned by shape. What a GPU replays allocates nothing, and was measured without plans.
+    # ONNX Runtime plans memory by shape. A GPU replays without allocating, and was measured without plans.
     options.enable_mem_pattern = providers == [CPU]
     _register_arena()
     options.add_session_config_entry("session.use_env_allocators", "1")

@@ -1,4 +1,4 @@
-"""What the exporter writes is made smaller without another answer."""
+"""The exporter makes its graph smaller, and the answers stay as they are."""
 
 import numpy as np
 import onnxruntime
