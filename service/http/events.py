@@ -7,6 +7,7 @@ changes between two pages of a look moves in its order: the next look, which ove
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from time import time
 from typing import Final
@@ -27,7 +28,7 @@ HEARTBEAT_SECONDS: Final = 15.0
 OVERLAP_SECONDS: Final = 5.0
 """How long after its prediction a row may be written: each look goes so far back."""
 MOST_LISTENERS: Final = 100
-"""Open streams of a worker."""
+"""Open streams of a worker. A tenant's oldest stream ends for a tenant with at least two fewer."""
 MOST_WAITING: Final = 16
 """Events that a slow listener may have waiting; it is disconnected after them, and connects again."""
 PAGE_UNITS: Final = 1000
@@ -58,13 +59,13 @@ class EventsHttp:
     """Tells listeners which units have new predictions.
 
     Attributes:
-        listeners: The open streams.
+        listeners: The open streams, oldest first.
     """
 
     def __init__(self, desk: Desk, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._desk: Final = desk
         self._poll_seconds: Final = poll_seconds
-        self.listeners: Final[set[Listener]] = set()
+        self.listeners: Final[dict[Listener, None]] = {}
         self._seen: Final[dict[str, Seen]] = {}
         self._polling: asyncio.Task[None] | None = None
 
@@ -85,16 +86,23 @@ class EventsHttp:
         ]
 
     async def _open(self, call: Call) -> Reply:
-        if len(self.listeners) >= MOST_LISTENERS:
-            raise Overloaded(
-                f"{MOST_LISTENERS} event streams are open, the most of a worker; try again later"
-            )
         caller = call.exchange.caller
+        if len(self.listeners) >= MOST_LISTENERS:
+            self._make_room(caller.tenant)
         await self._changed(caller.tenant, time())  # a store that does not answer refuses the stream
         return Reply(media_type=b"text/event-stream", headers=HEADERS, stream=self._stream(Listener(caller)))
 
+    def _make_room(self, tenant: str) -> None:
+        streams = Counter(listener.caller.tenant for listener in self.listeners)
+        largest, most = streams.most_common(1)[0]
+        if most < streams[tenant] + 2:
+            raise Overloaded(
+                f"{MOST_LISTENERS} event streams are open, the most of a worker; try again later"
+            )
+        self._end(next(listener for listener in self.listeners if listener.caller.tenant == largest))
+
     async def _stream(self, listener: Listener) -> AsyncGenerator[bytes, None]:
-        self.listeners.add(listener)
+        self.listeners[listener] = None
         self._seen.setdefault(listener.caller.tenant, Seen())
         if self._polling is None or self._polling.done():
             self._polling = asyncio.ensure_future(self._poll())
@@ -103,7 +111,7 @@ class EventsHttp:
             while (event := await self._next(listener)) is not None:
                 yield event
         finally:
-            self.listeners.discard(listener)
+            self.listeners.pop(listener, None)
 
     async def _next(self, listener: Listener) -> Event:
         try:
@@ -155,7 +163,7 @@ class EventsHttp:
 
     def _end(self, listener: Listener) -> None:
         """End a stream, also one whose events nobody takes."""
-        self.listeners.discard(listener)
+        self.listeners.pop(listener, None)
         if listener.waiting.full():
             listener.waiting.get_nowait()
         listener.waiting.put_nowait(None)

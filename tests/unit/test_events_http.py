@@ -177,6 +177,28 @@ async def test_one_listener_too_many_is_refused(told, monkeypatch):
         await listen(told)
 
 
+async def test_a_tenant_that_holds_most_streams_gives_its_oldest_to_another(told, desk, monkeypatch):
+    monkeypatch.setattr(events, "MOST_LISTENERS", 3)
+    desk.credentials.holds = lambda *_: True
+    many, few = Grant("many", frozenset(), "many"), Grant("few", frozenset(), "few")
+    oldest, *others = [await listen(told, many) for _ in range(3)]
+
+    newcomer = await listen(told, few)
+
+    await ended(oldest)
+    assert len(told.listeners) == len([*others, newcomer])
+
+
+async def test_tenants_with_even_numbers_of_streams_take_none_from_each_other(told, desk, monkeypatch):
+    monkeypatch.setattr(events, "MOST_LISTENERS", 2)
+    desk.credentials.holds = lambda *_: True
+    ours, theirs = Grant("ours", frozenset(), "ours"), Grant("theirs", frozenset(), "theirs")
+    _streams = [await listen(told, caller) for caller in (ours, theirs)]
+
+    with pytest.raises(Overloaded, match="2 event streams"):
+        await listen(told, ours)
+
+
 async def test_a_listener_that_leaves_makes_room(told, monkeypatch):
     monkeypatch.setattr(events, "MOST_LISTENERS", 1)
     stream = await listen(told)
