@@ -43,6 +43,7 @@ MOST_CHANGE: Final = 3.0
 """Largest factor that a band's scale is multiplied or divided by."""
 ROUNDS: Final = 2
 """A band's scale depends on the factors of its neighbours and on the bounds. More rounds follow noise."""
+MOST_LEFT_OUT: Final = 300
 SMALLEST_BOUND: Final = 1e-3
 """Least distance of an interval's bound from the answer, in scales, where errors are compared with it."""
 SHORT_SHARE: Final = 0.3
@@ -159,7 +160,7 @@ def weighted_quantiles(values: FloatArray, weights: FloatArray, probabilities: F
     return np.interp(probabilities, np.cumsum(weight) - weight / 2, values[order])
 
 
-def unit_weights(unit: NDArray[np.str_], weight: FloatArray) -> FloatArray:
+def unit_weights(unit: NDArray[Any], weight: FloatArray) -> FloatArray:
     """Return a weight for each window, so that each unit has its own `weight` [W] over all its windows."""
     _, inverse, counts = np.unique(unit, return_inverse=True, return_counts=True)
     return weight / counts[inverse]
@@ -170,14 +171,14 @@ def at_cap(unclipped: FloatArray, *, cap: float) -> IntArray:
     return (np.clip(unclipped, 0.0, cap) >= NEAR_CAP * cap).astype(np.int64)
 
 
-def rows_like(group: IntArray, unit: NDArray[np.str_], *, wanted: int) -> BoolArray:
+def rows_like(group: IntArray, unit: NDArray[Any], *, wanted: int) -> BoolArray:
     """Choose the rows of a group, [W]; all rows where it has fewer than `FEWEST_UNITS` units."""
     own = group == wanted
     return own if len(np.unique(unit[own])) >= FEWEST_UNITS else np.ones(len(unit), dtype=np.bool_)
 
 
 def interval_bounds(
-    error: FloatArray, group: IntArray, unit: NDArray[np.str_], weight: FloatArray, *, coverage: float
+    error: FloatArray, group: IntArray, unit: NDArray[Any], weight: FloatArray, *, coverage: float
 ) -> FloatArray:
     """Return the (1 - coverage) / 2 quantiles of the normalised error on both sides, [2, 2].
 
@@ -284,17 +285,17 @@ def with_tail(quantile: FloatArray, lower: float, *, coverage: float) -> FloatAr
 def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> Answered:
     """Build the intervals of each held-out unit from the errors of all other units.
 
-    On the windows that set an interval, its coverage is nominal by construction; leaving one unit out
-    estimates the coverage for a new unit.
+    On the windows that set an interval, its coverage is nominal by construction; leaving one unit out, or one
+    of `MOST_LEFT_OUT` groups of units, estimates the coverage for a new unit.
     """
     error, group = normalised_error(read, windows, cap=cap), at_cap(read.unclipped, cap=cap)
-    bounds = np.zeros((len(windows), 2))
-    for unit in np.unique(windows.unit):
-        own = windows.unit == unit
-        if not own.all():
-            of = windows.unit[~own], windows.weight[~own]
-            others = interval_bounds(error[~own], group[~own], *of, coverage=coverage)
-            bounds[own] = others[group[own]]
+    bounds, (_, unit) = np.zeros((len(windows), 2)), np.unique(windows.unit, return_inverse=True)
+    for left_out in range(min(unit.max() + 1, MOST_LEFT_OUT) if unit.any() else 0):
+        own = unit % MOST_LEFT_OUT == left_out
+        others = interval_bounds(
+            error[~own], group[~own], unit[~own], windows.weight[~own], coverage=coverage
+        )
+        bounds[own] = others[group[own]]
     rul = np.clip(read.unclipped, 0.0, cap)
     return Answered(windows.rul, rul, *interval_ends(read, bounds, cap=cap), windows.unit, windows.weight)
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from model import calibration
 from model.calibration import (
     Read,
     fit_distribution,
@@ -201,6 +202,17 @@ def test_a_unit_does_not_set_its_own_interval():
     found = held_out_coverage(read, windows, cap=200.0, coverage=0.9)
 
     assert not ((found.lower <= windows.rul) & (windows.rul <= found.upper))[odd].any()
+
+
+def test_of_many_units_a_group_is_left_out_at_once(monkeypatch):
+    monkeypatch.setattr(calibration, "MOST_LEFT_OUT", 2)  # "0" and "2", then "1" and "3"
+    read, windows = calibration_windows(units=4, each=10, seed=0)
+    windows.rul[windows.unit == "2"] += 60.0
+
+    found = held_out_coverage(read, windows, cap=200.0, coverage=0.9)
+
+    wide = found.upper - found.lower > 60.0
+    assert [wide[windows.unit == unit].all() for unit in "0123"] == [False, True, False, True]
 
 
 def fitted_distribution():
