@@ -231,6 +231,7 @@ def test_connections_that_make_a_new_database_together_wait_for_each_other(tmp_p
     def connect(engine):
         meeting.wait()
         engine.connect().close()
+        engine.dispose()
 
     for n in range(150):  # whether they collide is chance
         engines = [engine_of(f"sqlite:///{tmp_path}/{n}.db") for _ in range(4)]
