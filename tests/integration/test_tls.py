@@ -44,6 +44,15 @@ def documented(line: str, server: Server) -> str:
     return found.replace("localhost:3000", f"localhost:{server.port}")
 
 
+def test_the_documented_certificates_pass_the_strict_check_of_python_3_13(secure, folder):
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    context.load_cert_chain(folder / "client.pem", folder / "client.key")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+
+    with socket.create_connection(("127.0.0.1", secure.port)) as plain:
+        context.wrap_socket(plain, server_hostname="localhost").close()
+
+
 def test_curl_with_a_certificate_is_answered_and_without_one_refused(secure, folder):
     command = documented("curl", secure)
     bare = f"{command.split(' --cert ')[0]} {secure.http}/readyz"
@@ -102,7 +111,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
 
     before = shown()
     names = BLOCKS[0].splitlines()
-    renew = "\n".join(names[1:4]).replace("server.key", "new.key").replace("server.pem", "new.pem")
+    renew = "\n".join(names[2:5]).replace("server.key", "new.key").replace("server.pem", "new.pem")
     pasted(renew, folder)
     pasted(BLOCKS[3], folder)
 
