@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import jsonschema
@@ -45,7 +46,7 @@ def secrets(tmp_path_factory) -> dict[str, Document]:
     kubectl = (
         f'kubectl() {{ [ $3 != create ] || {program("kubectl")} "$@" --dry-run=client -o yaml; echo ---; }}'
     )
-    text = f'{kubectl}\nrul() {{ {RUL} "$@"; }}\n{block}'
+    text = f'{kubectl}\nrul() {{ {quote(RUL)} "$@"; }}\n{block}'
     made = yaml.safe_load_all(output_of("bash", "-euc", text, cwd=tmp_path_factory.mktemp("keys")))
     return {one["metadata"]["name"]: one["data"] for one in made if one}
 

@@ -113,7 +113,7 @@ def test_the_keyboard_skips_to_the_content(opened):
 
     expect(opened.page.locator("#main")).to_be_focused()
     opened.page.reload()
-    expect(opened.page.get_by_text("No units yet")).to_be_visible()
+    expect(opened.page.get_by_role("link", name="Fleet")).to_have_attribute("aria-current", "page")
 
 
 @desktop

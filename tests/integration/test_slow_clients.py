@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 from contextlib import ExitStack
+from shlex import quote
 
 import grpc
 import pytest
@@ -67,7 +68,7 @@ def test_a_call_without_a_key_is_refused_before_its_message(server):
 
 
 def test_idle_connections_above_the_limit_of_open_files_do_not_make_it_deaf(tiny_bundle, tmp_path):
-    command = ("bash", "-c", f"ulimit -n {OPEN_FILES}; exec {RUL} serve")
+    command = ("bash", "-c", f"ulimit -n {OPEN_FILES}; exec {quote(RUL)} serve")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert hard > IDLE + OPEN_FILES
 
@@ -82,7 +83,7 @@ def test_idle_connections_above_the_limit_of_open_files_do_not_make_it_deaf(tiny
 
 @pytest.mark.parametrize("open_files", [20, 100])
 def test_too_few_open_files_end_the_start_with_one_line(open_files):
-    command = ["bash", "-c", f"ulimit -n {open_files}; exec {RUL} serve --port 0"]
+    command = ["bash", "-c", f"ulimit -n {open_files}; exec {quote(RUL)} serve --port 0"]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
 
