@@ -53,7 +53,7 @@ export function reasons(prediction) {
     h("h2", {}, "Why"),
     sentence ? h("p", { class: "sentence" }, sentence) : h("p", { class: "muted" }, "This model gives no reasons for its answers."),
     more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause, explanation.cycles[0])))),
-    explanation?.together && h("p", { class: "small" }, `${explanation.together.text}.`),
+    first && explanation.together && h("p", { class: "small" }, `${explanation.together.text}.`),
     trust && h("p", { class: `trust ${trust}` }, h("strong", {}, `Explanation ${trust}`), h("span", { class: "muted" }, ` ${grounds(trust, explanation)}`)),
     warnings.length > 0 && h("div", { class: "warnings" },
       h("ul", { "aria-label": "Warnings" }, warnings.slice(0, FEW_WARNINGS).map(warning)),

@@ -139,7 +139,7 @@ export function traces(stack, options) {
     fill: one.fill ? () => colour(one.fill) : undefined,
     width: one.width ?? 1.5,
     dash: one.dash,
-    points: { show: one.points ?? false, size: 4 },
+    points: { show: one.points ?? false, size: 4, filter: one.stroke && !one.bars && !one.spans ? lone : undefined },
     spanGaps: one.spans ?? false,
     paths: one.bars ? uPlot.paths.bars({ size: [0.8, 14, 1] }) : undefined,
   });
@@ -191,6 +191,12 @@ export function traces(stack, options) {
     },
     destroy: () => chart?.destroy(),
   });
+}
+
+/** The places of values without neighbours: a line does not show them. */
+function lone(u, series) {
+  const values = u.data[series];
+  return values.flatMap((value, i) => (value != null && values[i - 1] == null && values[i + 1] == null ? [i] : []));
 }
 
 /** Take the entry of an ascending list that is nearest to a value. */

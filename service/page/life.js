@@ -98,7 +98,7 @@ function rulChart(stack, facts, state) {
       if (facts.end) paintMark(u, ctx, facts.end.cycle, facts.end.kind, "--ink");
       else if (prediction.rul_state !== "out_of_distribution") paintAhead(u, ctx, facts);
       if (facts.fails) paintMark(u, ctx, facts.fails, "fails", "--muted");
-      if (state.act !== null && !facts.end) paintMark(u, ctx, state.act, `act at ${state.act}`, "--accent");
+      if (state.act !== null && !facts.end) paintMark(u, ctx, state.act, `act at ${state.act}`, "--accent", facts.fails ? 1 : 0);
     },
   });
 }
@@ -128,7 +128,7 @@ function paintZone(u, ctx, below) {
   ctx.fillRect(u.bbox.left, top, u.bbox.width, u.bbox.top + u.bbox.height - top);
 }
 
-function paintMark(u, ctx, cycle, text, stroke) {
+function paintMark(u, ctx, cycle, text, stroke, line = 0) {
   const x = u.valToPos(cycle, "x", true);
   if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) return;
   ctx.strokeStyle = ctx.fillStyle = colour(stroke);
@@ -142,7 +142,7 @@ function paintMark(u, ctx, cycle, text, stroke) {
   const width = ctx.measureText(text).width;
   const room = x + width + 12 < u.bbox.left + u.bbox.width;
   ctx.textAlign = room ? "left" : "right";
-  ctx.fillText(text, x + (room ? 5 : -5) * devicePixelRatio, u.bbox.top + 3 * devicePixelRatio);
+  ctx.fillText(text, x + (room ? 5 : -5) * devicePixelRatio, u.bbox.top + (3 + 14 * line) * devicePixelRatio);
 }
 
 function whyCharts(stack, facts) {
@@ -171,7 +171,7 @@ function whyCharts(stack, facts) {
     cycles,
     series: shares,
     range: (_u, _low, high) => [0, (high || 1) * 1.1],
-    tick: percent,
+    tick: (share) => `${Number((100 * share).toFixed(2))}%`, // steps of a share may be 2.5%
     label: `${evidence ? "Evidence" : "Attention"} of each of the last ${cycles.length} cycles; most at cycle ${cycles[largestAt(evidence ?? weights)]}.`,
     word: (i) => (evidence ? `evidence ${percent(evidence[i], 1)}, ` : "") + `attention ${percent(weights[i], 1)}`,
   });

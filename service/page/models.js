@@ -226,7 +226,7 @@ function drawColumns(place, manifest, found) {
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Column"), ["Mean", "Deviation", "Drift"].map((name) => h("th", { scope: "col", class: "num" }, name)), ["Unit", "Meaning"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, manifest.columns.map((column, i) => {
         const means = manifest.regimes.map((regime) => regime.mean[i]);
-        const deviations = manifest.regimes.map((regime) => regime.standard_deviation[i]);
+        const deviations = column.low === column.high ? [0] : manifest.regimes.map((regime) => regime.standard_deviation[i]);
         const index = found?.columns[column.name];
         return h(
           "tr", {},
@@ -251,6 +251,6 @@ function span(values) {
 function significant(value) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size < 5e-4) return "0";
+  if (size < 5e-6) return "0";
   return number(value, Math.max(0, Math.min(5, 3 - Math.floor(Math.log10(size)))));
 }

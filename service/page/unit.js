@@ -19,6 +19,7 @@ export async function show(root, params, context) {
   const asked = params.query?.get("cycle");
   if (asked && !/^\d{1,9}$/.test(asked)) throw new Error(`cycle: expected a whole number, got ${asked}`);
   const at = asked ? Number(asked) : null;
+  if (/^\.{1,2}$/.test(unit)) throw new Error("Browsers leave the names . and .. out of an address. The Python client, gRPC and curl --path-as-is reach this unit and can rename it.");
   const { api, signal } = context;
   const path = `/v1/units/${encodeURIComponent(unit)}`;
   root.classList.add("unit");

@@ -126,3 +126,19 @@ def test_the_column_of_probabilities_has_a_horizon_of_the_listed_models(opened, 
     expect(heading).to_have_text("Fails in 15")
     page.get_by_label("Model", exact=True).select_option("fd001")
     expect(heading).to_have_text(usual)
+
+
+@desktop
+def test_a_small_deviation_of_a_column_is_not_shown_as_none(opened):
+    opened.go("#/models/fd001")
+    row = opened.page.get_by_role("row").filter(has_text="setting_2")
+
+    expect(row.get_by_role("cell").nth(1)).to_have_text("0.00029")
+
+
+@desktop
+def test_a_column_that_is_constant_in_training_has_no_deviation(opened):
+    opened.go("#/models/fd001")
+    row = opened.page.get_by_role("row").filter(has_text="setting_3")
+
+    expect(row.get_by_role("cell").nth(1)).to_have_text("0")

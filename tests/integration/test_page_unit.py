@@ -330,3 +330,26 @@ def test_a_cycle_that_is_no_number_is_said_to_be_none(opened):
     opened.go("#/unit/fd001/worn?cycle=abc")
 
     expect(opened.page.get_by_role("alert")).to_contain_text("expected a whole number, got abc")
+
+
+@desktop
+@pytest.mark.parametrize("unit", [".", ".."])
+def test_a_unit_that_no_browser_can_ask_for_is_said_to_be_one(opened, unit):
+    opened.go(f"#/unit/fd001/{unit}")
+
+    expect(opened.page.get_by_role("alert")).to_contain_text("Browsers leave the names . and .. out")
+
+
+@desktop
+def test_a_sentence_about_all_sensors_together_stands_once(opened, http):
+    life = http.get("/v1/models/fd001/simulated?seed=7").json()
+    columns = {
+        name: [v * 1.5 if name.startswith("sensor") else v for v in life["columns"][name][:90]]
+        for name in life["columns"]
+    }
+    body = {"model": "fd001", "cycles": life["cycles"][:90], "columns": columns}
+    http.post("/v1/units/together/cycles", json=body).raise_for_status()
+    page = show(opened, "together")
+
+    why = page.get_by_role("region", name="Why").inner_text()
+    assert why.count("Together, the") == 1
