@@ -83,7 +83,7 @@ def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: Windo
     place = (shown.shape[1] - 0.5, -0.5, first, last)
     image = axes.imshow(shown, origin="lower", extent=place, norm=LogNorm(*SCALE), **MAP)
     axes.set(facecolor="#f2f2f2", xlabel=BEFORE_LAST, ylabel="cycle of the prediction")
-    axes.set_title("attention (grey: before the window)", fontsize=10)
+    axes.set_title("attention (blank: before the window)", fontsize=10)
     bar = figure.colorbar(image, ax=axes, location="bottom", extend="both", shrink=0.7, aspect=40)
     bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
     bar.ax.minorticks_off()

@@ -73,7 +73,7 @@ def explanation_picture(explained: Explained) -> Figure:
     window = [first, *(figure.add_subplot(grid[n], sharex=first) for n in range(3, len(heights)))]
     for axes, sensor in zip(window, traces, strict=False):
         _draw_trace(axes, explained, sensor)
-    first.set_title("green: healthy range; red: outside", fontsize=8, loc="right", pad=3, color=GREY)
+    first.set_title("green: healthy range; vermilion: outside", fontsize=8, loc="right", pad=3, color=GREY)
     _draw_contributions(window[-2], explained)
     _draw_heatmap(figure, window[-1], explained, rows)
     for axes in window[:-1]:
@@ -95,7 +95,8 @@ def _draw_life(axes: Axes, explained: Explained) -> None:
         f"{rul[-1]:.0f}", (cycle[-1], rul[-1]), (6, 4), textcoords="offset points", color=BLUE, weight="bold"
     )
     begin = min(cycle[0], first)
-    axes.set(ylim=(0, 1.06 * explained.cap), xlim=(begin, last + 0.03 * (last - begin)), ylabel="RUL, cycles")
+    axes.set(ylim=(0, 1.06 * explained.cap), xlim=(begin, last + 0.03 * (last - begin)))
+    axes.set(xlabel="cycle", ylabel="RUL, cycles")
     axes.legend(loc="lower left", fontsize=8, ncols=3, **LEGEND)
 
 

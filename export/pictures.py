@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,8 @@ PURPLE: Final = "#CC79A7"
 SKY: Final = "#56B4E9"
 BLACK: Final = "#000000"
 GREY: Final = "#888888"
+LETTERS: Final = 9
+"""Of a title, an inch."""
 LEGEND: Final[dict[str, Any]] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}
 
 
@@ -38,7 +41,7 @@ def new_picture(*, width: float, height: float, title: str) -> Figure:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title, fontsize=12)
+    figure.suptitle(textwrap.fill(title, int(LETTERS * width)), fontsize=12)
     return figure
 
 

@@ -46,7 +46,10 @@ def picture(curve: Sequence[Check], name: str) -> Figure:
     """Draw loss and held-out RMSE over updates, then gradient norm, entropy and sinks of each head."""
     panels = [kind for kind in PANELS if any(name.startswith(kind) for name in curve[0].figures)]
     figure = Figure(figsize=(7, 4.3 + 2 * len(panels)), layout="constrained")
-    figure.suptitle(f"{name}: learning curve, {len(curve)} checks in {curve[-1].step:,} updates", fontsize=12)
+    figure.suptitle(
+        f"{name}: learning curve, {len(curve)} check{'s' * (len(curve) != 1)} in {curve[-1].step:,} updates",
+        fontsize=12,
+    )
     error, *others = figure.subplots(
         1 + len(panels), 1, sharex=True, squeeze=False, height_ratios=[2] + [1] * len(panels)
     ).ravel()

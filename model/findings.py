@@ -6,6 +6,7 @@ know. `rul inspect` prints all, with the tables of the inspection; other command
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ def inspected_trajectories(
     if lines and not true_ruls:  # `rul inspect` judges failures too
         shown = [*map(str, data[:MOST_FILES])] + [".."] * (len(data) > MOST_FILES)
         everything = shlex.join(["rul", "inspect", fleet, *shown])
-        lines.append(f"{len(found)} findings in all: {everything}")
+        lines.append(f"{_count(len(found), 'finding')} in all: {everything}")
     if lines:
         tell(*lines)
     return rows.trajectories(kind, run_to_failure=None)
@@ -158,11 +159,18 @@ def columns_table(facts: Inspection) -> Table:
     for heading in ("1 %", "median", "99 %", "missing", "outliers"):
         table.add_column(heading, justify="right", no_wrap=True)
     for column in facts.columns:
-        middle = (f"{value:.4g}" for value in (column.low, column.median, column.high))
+        middle = (f"{value:.{_digits(column)}g}" for value in (column.low, column.median, column.high))
         missing = f"{100 * column.missing:.1f} %" if column.missing else "-"
         name = column.name + (" (setting)" if column.role == "setting" else "")
         table.add_row(name, *middle, missing, str(column.outliers or "-"))
     return table
+
+
+def _digits(column: ColumnFacts) -> int:
+    """Return how many digits tell the readings of a column apart."""
+    spread = column.high - column.low
+    size = max(abs(column.low), abs(column.high))
+    return max(4, 2 + math.ceil(math.log10(size / spread))) if spread > 0 else 4
 
 
 def _lines(found: Sequence[Finding]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -34,6 +35,8 @@ class CannotDraw(RulError):
 
 def save_picture(picture: Picture, path: Path) -> None:
     """Write a picture in the format of the path's suffix."""
+    for text in picture.findobj(lambda each: hasattr(each, "set_parse_math")):
+        text.set_parse_math(False)  # a unit may be called $1$
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         picture.savefig(path, dpi=130)
@@ -53,7 +56,7 @@ def tell(*lines: str) -> None:
 
 def number_table(title: str, name: str, *numbers: str) -> Table:
     """Create an empty table: names at the left, columns of numbers aligned right."""
-    table = Table(title=title)
+    table = Table(title=escape(title))  # a unit may be called [1]
     table.add_column(name)
     for heading in numbers:
         table.add_column(heading, justify="right", overflow="fold")

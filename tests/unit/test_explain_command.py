@@ -1,6 +1,7 @@
 """`rul explain`: one unit of a file, its sentence and its picture."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,33 @@ async def test_the_picture_has_a_panel_for_each_part(explained, tmp_path):
     assert "contribution of each reading" in titles
     save_picture(figure, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+async def test_each_panel_with_numbers_of_cycles_says_that_they_are_cycles(explained):
+    figure = explanation_picture(explained)
+
+    figure.draw_without_rendering()
+    numbered = [
+        axes.get_xlabel()
+        for axes in figure.axes
+        if axes.axison
+        and axes.xaxis.get_visible()
+        and any(label.get_visible() and label.get_text() for label in axes.get_xticklabels())
+    ]
+    assert [name for name in numbered if not name.startswith("cycle")] == []
+
+
+@pytest.mark.parametrize("name", ["$\\foo$", "$1$", "x" * 200])
+async def test_any_name_of_a_unit_stands_in_the_picture_as_it_is(explained, name, tmp_path):
+    figure = explanation_picture(replace(explained, title=f"unit {name} at cycle 9"))
+    save_picture(figure, tmp_path / "picture.png")
+
+    [title] = figure.texts
+    assert title.get_text().replace("\n", "").replace(" ", "") == f"unit{name}atcycle9"
+    assert not title.get_parse_math()
+    figure.draw_without_rendering()
+    box = title.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
 
 
 def test_the_only_unit_of_a_file_needs_no_name():

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from rich.console import Console
 
 from model.dataset import split_units
 from model.domain import InvalidData
-from model.findings import findings, require_trainable
+from model.findings import columns_table, findings, inspected_trajectories, require_trainable
 from model.fleet import FailureRule, fleet_toml
 from model.inspection import bound_facts, column_facts, inspect_rows, nice, suggest
 from model.readers import read_rows
+from model.screen import number_table
 from model.writers import csv_text
 from tests.commands import rul
 from tests.fleets import PUMP_SCHEMA, PUMPS, worn_pumps
@@ -430,3 +432,35 @@ def test_rul_inspect_ends_with_1_where_a_training_cannot_begin(tmp_path):
 
     assert result.exit_code == 1
     assert "error: --folds 5" in result.stdout
+
+
+def test_a_column_that_varies_little_is_shown_with_the_digits_that_tell_its_readings_apart(inspected):
+    def steady(unit, cycle, load, *others):
+        return unit, cycle, 2388 + int(cycle) % 10 / 40, *others
+
+    facts, _ = inspected(change=each_row(steady))
+
+    shown = {column: set(table_cells(facts, column)) for column in ("1 %", "median", "99 %")}
+    assert {"2388.1"} <= shown["median"]
+    assert shown["1 %"].isdisjoint(shown["99 %"])
+
+
+def table_cells(facts, heading):
+    [column] = [each for each in columns_table(facts).columns if each.header == heading]
+    return list(column.cells)[:1]
+
+
+def test_one_finding_is_not_called_findings(tmp_path, capsys):
+    (tmp_path / "pumps.csv").write_bytes(csv_text(worn_pumps(units=19, seed=4), PUMP_SCHEMA))
+
+    inspected_trajectories([tmp_path / "pumps.csv"], SHORT_LIVED, fleet="pumps.toml", folds=5)
+
+    assert "1 finding in all: rul inspect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unit", ["P[/x]", "P[red]1", "[1]"])
+def test_a_table_shows_any_name_as_it_is(unit, capsys):
+    table = number_table(f"windows of {unit}", "a long name for a width", "number")
+    Console().print(table)
+
+    assert f"windows of {unit}" in capsys.readouterr().out
