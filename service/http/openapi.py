@@ -76,6 +76,7 @@ def document(endpoints: Sequence[Endpoint], manifest: Manifest) -> dict[str, Any
         path = endpoint.path.replace(":path}", "}")
         paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, doc, schemas)
     _add_examples(paths, manifest)
+    _add_parameters(paths, manifest)
     security = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -187,9 +188,10 @@ def _add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
             {"name": LAST_CYCLE, "shape": [1], "datatype": FP32, "data": [LAST]},
         ]
     }
+    by_columns = {"model": manifest.name, "windows": [window | {"columns": by_name}]}
     for path, examples in {
         "/v1/predict": {
-            "columns by name": {"model": manifest.name, "windows": [window | {"columns": by_name}]},
+            "columns by name": by_columns,
             "rows, without storing the prediction": {
                 "model": manifest.name,
                 "windows": [window | {"readings": cycles}],
@@ -197,11 +199,11 @@ def _add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
                 "store": False,
             },
             "when to act, by the costs of a planned stop and of a failure": {
-                "model": manifest.name,
-                "windows": [window | {"columns": by_name}],
+                **by_columns,
                 "costs": {"planned": 800.0, "failure": 12000.0},
             },
         },
+        "/v1/explain": {"columns by name": by_columns},
         "/v1/units/{unit}/cycles": {
             "one reading": {"model": manifest.name, "cycle": 121, "columns": reading},
             "readings by column": {"model": manifest.name, "cycles": [119, 120, 121], "columns": by_name},
@@ -210,8 +212,22 @@ def _add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
             "a failure": {"model": manifest.name, "kind": "failed", "cycle": 196},
             "a removal": {"model": manifest.name, "kind": "removed", "cycle": 150},
         },
+        "/v1/units/{unit}/rename": {"a new name": {"model": manifest.name, "to": "engine-17"}},
         "/v2/models/{name}/infer": {"one window": infer},
         "/v2/models/{name}/versions/{version}/infer": {"one window": infer},
     }.items():
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]
         body["examples"] = {name: {"value": value} for name, value in examples.items()}
+    lines = [",".join(map(str, line)) for line in (["cycle", *names], [119, *cycles[0]], [120, *cycles[1]])]
+    paths["/v1/units/{unit}/cycles"]["post"]["requestBody"]["content"]["text/csv"]["example"] = "\n".join(
+        lines
+    )
+
+
+def _add_parameters(paths: dict[str, Any], manifest: Manifest) -> None:
+    """Add examples for this model to the parameters that the paths describe."""
+    known = {"unit": "17", "name": manifest.name, "model": manifest.name, "version": manifest.version}
+    for operation in (each for operations in paths.values() for each in operations.values()):
+        for parameter in operation.get("parameters", ()):
+            if parameter["name"] in known:
+                parameter["example"] = known[parameter["name"]]

@@ -49,20 +49,54 @@ async def test_every_route_of_http_is_counted_under_a_label_of_its_own(service):
             assert count == 1, route
 
 
-PREDICTED = ("/v1/predict", "/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
+PREDICTED = (
+    "/v1/predict",
+    "/v1/explain",
+    "/v2/models/{name}/infer",
+    "/v2/models/{name}/versions/{version}/infer",
+)
 
 
 async def test_every_example_of_the_docs_is_answered(tmp_path):
     async with in_process(store=f"sqlite:///{tmp_path}/rul.db", request_timeout_seconds=30) as service:
         paths = (await service.http.get("/openapi.json")).json()["paths"]
         answers = []
-        for path in (*PREDICTED, "/v1/units/{unit}/outcomes"):
+        for path in (*PREDICTED, "/v1/units/{unit}/outcomes", "/v1/units/{unit}/rename"):
             examples = paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"]
             for example in list(examples.values())[:1]:
                 url = path.format(name="fake", version="1", unit="17")
                 answers.append(await service.http.post(url, json=example["value"]))
 
-    assert [answer.status_code for answer in answers] == [200] * 4, [a.text for a in answers]
+    assert [answer.status_code for answer in answers] == [200] * 6, [a.text for a in answers]
+
+
+async def test_the_example_of_a_csv_is_stored(tmp_path):
+    async with in_process(store=f"sqlite:///{tmp_path}/rul.db", request_timeout_seconds=30) as service:
+        path = "/v1/units/{unit}/cycles"
+        operation = (await service.http.get("/openapi.json")).json()["paths"][path]["post"]
+        text = operation["requestBody"]["content"]["text/csv"]["example"]
+        given = {each["name"]: each["example"] for each in operation["parameters"] if "example" in each}
+        answer = await service.http.post(
+            path.format(unit=given["unit"]),
+            params={"model": given["model"]},
+            content=text,
+            headers={"content-type": "text/csv"},
+        )
+
+    assert answer.json()["stored"] == 2, answer.text
+
+
+async def test_the_documentation_page_fills_the_parameters_of_a_path_in(service):
+    paths = (await service.http.get("/openapi.json")).json()["paths"]
+    of_path = [
+        each
+        for operations in paths.values()
+        for operation in operations.values()
+        for each in operation.get("parameters", ())
+        if each["in"] == "path"
+    ]
+
+    assert {each["name"] for each in of_path if "example" not in each} == set()
 
 
 async def test_the_examples_of_a_prediction_are_the_same_window_by_name_and_by_row(service):
