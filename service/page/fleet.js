@@ -113,6 +113,7 @@ class Fleet {
       if (error.name === "AbortError" || turn !== this.turn) return;
       this.isLoaded = false;
       this.parts.summary.draw(null);
+      this.parts.count.textContent = "";
       put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, this.context.again));
       this.table = null;
     }

@@ -260,7 +260,7 @@ function headView(stack, facts, load) {
   const place = h("div", {});
   const details = h("details", { class: "fold" }, h("summary", {}, "Head by head: pick a cycle, see where it looks"), place);
   details.addEventListener("toggle", async () => {
-    if (!details.open || place.hasChildNodes()) return;
+    if (!details.open || place.querySelector("canvas")) return;
     put(place, h("p", { class: "muted" }, "Loading"));
     try {
       const { cycles, heads } = await load();

@@ -80,7 +80,7 @@ export class Summary {
   horizon(name, horizon, expected) {
     const button = this.kept(`horizon ${name}`, () => h(
       "button", { type: "button", dataset: { horizon }, title: "Show this probability in the list", onclick: () => this.onHorizon(horizon) },
-      h("b"), h("span", { class: "muted small" }, `${horizon} cycles`),
+      h("b"), h("span", { class: "unseen" }, " within "), h("span", { class: "muted small" }, `${horizon} cycles`),
     ));
     button.firstChild.textContent = expected > 0 && expected < 9.95 ? number(expected, 1) : number(expected);
     return button;

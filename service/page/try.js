@@ -231,7 +231,7 @@ class TryView {
       await work();
     } catch (error) {
       if (error.name === "AbortError") return;
-      put(this.result, error instanceof BadFile ? h("p", { class: "notice card error", role: "alert" }, error.message) : failed(error));
+      put(this.result, error instanceof BadFile ? h("p", { class: "notice card error", role: "alert" }, error.message) : failed(error, () => this.guarded(work)));
     }
   }
 }

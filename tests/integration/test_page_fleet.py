@@ -251,3 +251,40 @@ def test_an_event_leaves_focus_and_a_click_that_has_begun(opened, client):
     assert focused == "chip degrading"
     expect(chip).to_have_attribute("aria-pressed", "true")
     remove(client, made)
+
+
+@desktop
+@pytest.mark.parametrize("width", [1024, 870])
+def test_no_column_of_the_list_is_cut_off_in_a_narrow_window(opened, width):
+    opened.page.set_viewport_size({"width": width, "height": 768})
+    page = shown(opened)
+
+    beyond = page.evaluate(
+        """() => [...document.querySelectorAll('.heads .cell, .rows .row .cell')].filter((cell) => {
+            const table = cell.closest('.table').getBoundingClientRect();
+            const range = document.createRange();
+            range.selectNodeContents(cell);
+            const rights = [cell, range].map((one) => one.getBoundingClientRect().right);
+            return Math.max(...rights) > table.right;
+        }).map((cell) => cell.className)"""
+    )
+    assert beyond == []
+
+
+@desktop
+def test_a_list_that_cannot_be_read_has_no_count(opened):
+    page = shown(opened)
+    page.route("**/v1/units?*", lambda route: route.abort())
+    page.get_by_label("Search units by name").fill("zz")
+
+    expect(page.get_by_role("alert")).to_contain_text("No connection")
+    expect(page.locator(".count")).to_be_empty()
+    opened.problems.clear()
+
+
+@desktop
+def test_a_horizon_is_named_with_its_units(opened):
+    page = shown(opened)
+
+    names = page.locator(".horizons button").evaluate_all("all => all.map((one) => one.textContent)")
+    assert all(re.fullmatch(r"[\d.,]+ within \d+ cycles", name) for name in names), names

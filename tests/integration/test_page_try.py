@@ -253,3 +253,14 @@ def test_a_model_that_cannot_be_read_is_said_to_be_so(opened):
     page.get_by_label("Model", exact=True).dispatch_event("change")
 
     expect(page.get_by_role("alert")).to_contain_text("No connection")
+
+
+@desktop
+def test_an_answer_that_did_not_come_can_be_asked_for_again(opened):
+    page = opened.page
+    page.route("**/v1/predict", lambda route: route.abort(), times=1)
+    page.get_by_label(re.compile("Answer at cycle")).press("End")
+    page.get_by_role("button", name="Try again").click()
+
+    expect(page.get_by_text(re.compile("true RUL 0"))).to_be_visible()
+    opened.problems.clear()

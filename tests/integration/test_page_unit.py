@@ -353,3 +353,31 @@ def test_a_sentence_about_all_sensors_together_stands_once(opened, http):
 
     why = page.get_by_role("region", name="Why").inner_text()
     assert why.count("Together, the") == 1
+
+
+@desktop
+def test_heads_that_could_not_be_read_are_read_when_their_fold_is_opened_again(opened):
+    page = show(opened, "worn")
+    page.route("**/infer", lambda route: route.abort(), times=1)
+    fold = page.locator("summary").filter(has_text="Head by head")
+    fold.click()
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    fold.click()
+    fold.click()
+
+    expect(page.get_by_label(re.compile("Attention of 5 heads"))).to_be_visible()
+    opened.problems.clear()
+
+
+@desktop
+def test_a_name_that_turns_the_direction_of_text_turns_nothing_else(opened, http):
+    lives(http, "\u202eevil", seed=7, share=0.4)
+    page = show(opened, "\u202eevil")
+    page.get_by_role("button", name="Report outcome").click()
+
+    name = page.locator("dialog h2 bdi").bounding_box()
+    end = page.locator("dialog h2").evaluate(
+        """(title) => { const range = document.createRange(); range.selectNodeContents(title.lastChild);
+            return range.getBoundingClientRect().left; }"""
+    )
+    assert end >= name["x"] + name["width"] - 1
