@@ -142,7 +142,7 @@ function paintMark(u, ctx, cycle, text, stroke, line = 0) {
   const width = ctx.measureText(text).width;
   const room = x + width + 12 < u.bbox.left + u.bbox.width;
   ctx.textAlign = room ? "left" : "right";
-  ctx.fillText(text, x + (room ? 5 : -5) * devicePixelRatio, u.bbox.top + (3 + 14 * line) * devicePixelRatio);
+  ctx.fillText(text, x + (room ? 5 : -5) * devicePixelRatio, u.bbox.top + (3 + 20 * line) * devicePixelRatio);
 }
 
 function whyCharts(stack, facts) {

@@ -381,3 +381,24 @@ def test_a_name_that_turns_the_direction_of_text_turns_nothing_else(opened, http
             return range.getBoundingClientRect().left; }"""
     )
     assert end >= name["x"] + name["width"] - 1
+
+
+@desktop
+@pytest.mark.parametrize("width", [1440, 1101, 870])
+def test_the_cycle_of_the_last_answer_does_not_run_into_the_rul(opened, http, width):
+    unit = f"silent-{width}"
+    last = falls_silent(http, unit, seed=7, share=0.6, refused=45)
+    opened.page.set_viewport_size({"width": width, "height": 800})
+    opened.page.clock.install(time=datetime.now(UTC) + timedelta(minutes=1))
+    opened.go(f"#/?q={unit}")
+    row = opened.page.locator(".rows [role=row]").first
+    expect(row.locator(".stale")).to_have_text(f"not answered since cycle {last}")
+
+    stale, rul = (
+        row.locator(part).evaluate(
+            """(one) => { const range = document.createRange(); range.selectNodeContents(one);
+                return range.getBoundingClientRect().toJSON(); }"""
+        )
+        for part in (".stale", ".rul b")
+    )
+    assert stale["right"] < rul["left"]
