@@ -35,7 +35,9 @@ class CannotDraw(RulError):
 
 def save_picture(picture: Picture, path: Path) -> None:
     """Write a picture in the format of the path's suffix."""
-    for text in picture.findobj(lambda each: hasattr(each, "set_parse_math")):
+    from matplotlib.text import Text  # noqa: PLC0415 only pictures need it
+
+    for text in picture.findobj(Text):
         text.set_parse_math(False)  # a unit may be called $1$
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

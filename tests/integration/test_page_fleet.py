@@ -288,3 +288,16 @@ def test_a_horizon_is_named_with_its_units(opened):
 
     names = page.locator(".horizons button").evaluate_all("all => all.map((one) => one.textContent)")
     assert all(re.fullmatch(r"[\d.,]+ within \d+ cycles", name) for name in names), names
+
+
+@desktop
+@pytest.mark.parametrize("width", [860, 390, 320])
+def test_the_intervals_of_all_units_have_one_scale_on_a_phone(opened, width):
+    opened.page.set_viewport_size({"width": width, "height": 844})
+    page = shown(opened)
+
+    bands = page.locator(".rows .band").evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect()).map(({ left, width }) => [left, width])"
+    )
+    assert len({tuple(band) for band in bands}) == 1
+    assert bands[0][1] > 40
