@@ -394,11 +394,11 @@ def test_the_cycle_of_the_last_answer_does_not_run_into_the_rul(opened, http, wi
     row = opened.page.locator(".rows [role=row]").first
     expect(row.locator(".stale")).to_have_text(f"not answered since cycle {last}")
 
-    stale, rul = (
-        row.locator(part).evaluate(
-            """(one) => { const range = document.createRange(); range.selectNodeContents(one);
-                return range.getBoundingClientRect().toJSON(); }"""
-        )
-        for part in (".stale", ".rul b")
+    stale, rul = opened.page.evaluate(  # in one go: an event may draw the row anew
+        """() => [".rows .stale", ".rows .rul b"].map((part) => {
+            const range = document.createRange();
+            range.selectNodeContents(document.querySelector(part));
+            return range.getBoundingClientRect().toJSON();
+        })"""
     )
     assert stale["right"] < rul["left"]
