@@ -98,6 +98,7 @@ def test_amnl_has_the_sizes_of_its_text():
     assert config.columns == 17
     assert config.context * config.columns == 510
     assert h.shape == (2, 30, 64)
+    assert net.frontend.recurrent(h, torch.ones(2, 30).bool()).shape == (2, 30, 128)
     assert net.head.in_features == 128
     assert net.health.in_features == 128
     assert net.score.key.weight.shape == (64, 128)
@@ -217,14 +218,14 @@ def test_the_age_is_read_where_that_is_asked_for_and_not_otherwise(name):
     for asked in (False, True):
         net = network(name, age=asked)
         one, two = answers(net, (readings, lengths, last_cycle)), answers(net, older)
-        assert torch.equal(one["rul"], two["rul"]) is not asked
+        assert torch.equal(one["contribution"], two["contribution"]) is not asked
 
 
 @pytest.mark.parametrize("name", ["amnl", "selfattention"])
 def test_attention_dropout_acts_in_training_alone(name):
     net, windows = network(name, attention_dropout=0.5), batch()
 
-    assert torch.equal(answers(net, windows)["rul"], answers(net, windows)["rul"])
+    assert torch.equal(answers(net, windows)["contribution"], answers(net, windows)["contribution"])
     with torch.no_grad():
         first, second = net.train().estimate(*windows), net.estimate(*windows)
 
