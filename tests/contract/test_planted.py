@@ -1,15 +1,20 @@
-"""Planted truth, small: the graph of `flagship` points at what decides when a unit fails."""
+"""Planted truth, small: evidence is on what decides, and attention passes over broken readings."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from export.session import Session
 from export.to_onnx import to_onnx
+from model.calibration import read_windows
 from model.dataset import train_all
 from model.evaluation import root_mean_square_error
 from model.networks import network_class
 from model.run import prepare
 from model.training import TrainConfig
+from tests.fleets import worn_pumps
 from tests.planted import (
     DRIFTING,
     EVENT_CYCLES,
@@ -20,6 +25,7 @@ from tests.planted import (
     planted_windows,
     points_at,
 )
+from tests.unit.test_networks_of_the_texts import trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -131,3 +137,23 @@ def test_the_drifting_column_leads_the_others(answered):
     answers, _, _ = answered("drift")
 
     assert drift_leads(answers["sensor_contribution"]) >= 0.9
+
+
+def test_attention_learns_to_pass_over_cycles_with_broken_readings():
+    units, rng = worn_pumps(units=24, seed=2), np.random.default_rng(3)
+    for i, unit in enumerate(units):
+        shift = rng.choice([-1.0, 1.0], (len(unit), 2)) * (6.0, 4.0) * (rng.random((len(unit), 1)) < 0.25)
+        readings = unit.readings + np.pad(shift, ((0, 0), (1, 0)))
+        units[i] = replace(unit, readings=readings.astype(np.float32))
+    trainer, parts, _ = trainer_of("amnl", units=units, steps=200, batch=64, learning_rate=2e-2)
+    with torch.no_grad():  # even attention is a saddle: begin beside it
+        trainer.net.score.score.vector.mul_(10.0)
+    while not trainer.done:
+        trainer.update()
+
+    windows = parts.held_out
+    weight = read_windows(trainer.net, windows).attention * windows.lengths[:, None]  # 1 where even
+
+    pressure = windows.readings[:, :, 2]  # 3.6 to 7.2 bar, less or more where broken; NaN on padding
+    broken, whole = np.abs(pressure - 5.4) > 2.0, np.abs(pressure - 5.4) <= 2.0
+    assert weight[broken].mean() < 0.8 * weight[whole].mean()

@@ -58,9 +58,10 @@ def network(name, *, fleet=FLEET, **options):
     return net.eval()
 
 
-def trainer_of(name, **config):
+def trainer_of(name, *, units=None, **config):
     """A trainer of a tiny network on worn pumps, its parts and the statistics of the training units."""
-    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+    units = units or worn_pumps(units=12, seed=2)
+    parts = split_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
     chosen = replace(CONFIG, **config)
     trainer, reference = prepare(parts, FLEET, network=name, config=chosen, options=SMALL[name])
     return trainer, parts, reference
