@@ -45,7 +45,8 @@ regime): those with most evidence, or attention where a network has no evidence;
 last ones. More figures say what the explanation is worth, each with its meaning. Weight on the first or
 last cycle is judged by what hiding that cycle does: a sink has weight without effect. --output draws one
 unit: the attended cycles of each prediction over its life. For networks with self-attention between
-cycles, exported with --with-map, --cycle shows where one cycle of the last window looks.
+cycles, exported with --with-map, --cycle shows where one cycle of the last window looks, and --output
+then draws the map of each head.
 
 A run's folder is measured as its exported graph. Its figures on held-out units, each by a network that
 has not seen the unit, are in the run and the model card.

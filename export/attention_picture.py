@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from export.attention import CycleMap, heads_of
@@ -34,6 +35,7 @@ NOTHING: Final = 1e-9
 """Stands for 0, which has no logarithm."""
 TICKS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
 BEFORE_LAST: Final = "attended cycle: cycles before the last of the window"
+HEADS_IN_A_ROW: Final = 4
 MAP: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest", "cmap": COLOURS}
 
 
@@ -131,19 +133,30 @@ def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet)
 
 
 def map_picture(manifest: Manifest, found: CycleMap, cycle: int) -> Figure:
-    """Draw the mean of the heads as a map, and where the picked cycle looks as bars."""
+    """Draw the mean of the heads as a map, where the picked cycle looks as bars, and each head's map."""
     looks = found.looks(cycle)[MEAN_HEAD]
-    title = f"{manifest.name}: where the cycles of unit {found.unit} look, mean of {len(found.weights)} heads"
-    figure = new_picture(width=11, height=5, title=title)
-    every, one = figure.subplots(1, 2)
-    first, last = found.cycles[0] - 0.5, found.cycles[-1] + 0.5
-    image = every.imshow(
-        found.weights.mean(axis=0), extent=(first, last, last, first), cmap=COLOURS, interpolation="nearest"
-    )
+    rows = -(-len(found.weights) // HEADS_IN_A_ROW)
+    title = f"{manifest.name}: where the cycles of unit {found.unit} look"
+    figure = new_picture(width=11, height=5 + 2.7 * rows, title=title)
+    grid = figure.add_gridspec(1 + rows, HEADS_IN_A_ROW, height_ratios=(5, *[2.7] * rows))
+    half = HEADS_IN_A_ROW // 2
+    every, one = figure.add_subplot(grid[0, :half]), figure.add_subplot(grid[0, half:])
+    image = _draw_map(every, found, found.weights.mean(axis=0), cycle)
     figure.colorbar(image, ax=every, label="weight")
-    every.axhline(cycle, color=VERMILLION, linewidth=1.2)
-    every.set(xlabel="cycle that is looked at", ylabel="cycle that looks")
+    every.set(xlabel="cycle that is looked at", ylabel="cycle that looks", title="mean of heads")
     quiet(one, f"cycle {cycle}", "cycle that is looked at", "weight").bar(found.cycles, looks, color=BLUE)
     one.axhline(1 / len(looks), color=VERMILLION, linewidth=1.2, linestyle="--", label="equal weights")
     one.legend(fontsize=8, frameon=False)
+    for head, weights in enumerate(found.weights):
+        axes = figure.add_subplot(grid[1 + head // HEADS_IN_A_ROW, head % HEADS_IN_A_ROW])
+        _draw_map(axes, found, weights, cycle)
+        axes.set_title(f"head {head}", fontsize=10)
     return figure
+
+
+def _draw_map(axes: Axes, found: CycleMap, weights: FloatArray, cycle: int) -> AxesImage:
+    """Draw a map [n, n] in the colours of all maps, with a line at the picked cycle."""
+    first, last = found.cycles[0] - 0.5, found.cycles[-1] + 0.5
+    axes.axhline(cycle, color=VERMILLION, linewidth=1.2)
+    place, most = (first, last, last, first), float(found.weights.max())
+    return axes.imshow(weights, extent=place, vmin=0.0, vmax=most, cmap=COLOURS, interpolation="nearest")

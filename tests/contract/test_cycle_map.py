@@ -90,11 +90,23 @@ def test_a_picked_cycle_looks_where_its_row_says(mapped):
     assert list(looks) == ["mean", *map(str, range(manifest.heads))]
     np.testing.assert_array_equal(looks["1"], found.weights[1, -3])
     np.testing.assert_allclose(looks["mean"], found.weights[:, -3].mean(0))
-    every, one, _ = map_picture(manifest, found, cycle).axes
+    every, one, *_ = map_picture(manifest, found, cycle).axes
     np.testing.assert_allclose(every.images[0].get_array(), found.weights.mean(0))
     np.testing.assert_allclose([bar.get_height() for bar in one.patches], looks["mean"], rtol=1e-6)
     with pytest.raises(InvalidData, match="no cycle 1 in its last window"):
         found.looks(1)
+
+
+def test_the_picture_has_the_map_of_each_head_in_the_colours_of_their_mean(mapped):
+    session, manifest = open_bundle(mapped)
+    found = map_of(session, manifest, replace(pumps(units=1, seed=2)[0], failed=False))
+
+    panels = {axes.get_title(): axes for axes in map_picture(manifest, found, int(found.cycles[0])).axes}
+
+    for head, weights in enumerate(found.weights):
+        (image,) = panels[f"head {head}"].images
+        np.testing.assert_array_equal(image.get_array(), weights)
+        assert image.get_clim() == panels["mean of heads"].images[0].get_clim() == (0.0, found.weights.max())
 
 
 def test_the_commands_export_print_and_draw_it(run, tmp_path):
