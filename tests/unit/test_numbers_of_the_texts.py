@@ -94,18 +94,24 @@ def test_without_the_scale_attention_saturates_without_a_gradient_and_over_d_it_
 # Worked examples. Literals without a source in a text are printed by the text's own code, run as it stands.
 
 
-@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
-def test_one_head_is_torchs_fused_scaled_dot_product_attention(mask):
+@pytest.mark.parametrize(
+    ("mask", "cycles", "of_torch"),
+    [
+        (padding_mask, 6, {}),
+        (padding_mask, 4, {"attn_mask": torch.tensor([[True] * 4 + [False] * 2])}),
+        (causal_mask, 6, {"is_causal": True}),
+    ],
+    ids=["none", "padding", "causal"],
+)
+def test_one_head_is_torchs_fused_scaled_dot_product_attention(mask, cycles, of_torch):
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, 6, 4) for _ in range(3))
-    valid = torch.arange(6)[None] < (6 if mask == "none" else 4)
-    allowed = causal_mask(valid) if mask == "causal" else padding_mask(valid)
 
-    out = masked_softmax(Score("scaled_dot", width=4)(query, key), allowed) @ value
+    weight = masked_softmax(Score("scaled_dot", width=4)(query, key), mask(torch.arange(6)[None] < cycles))
 
-    expected = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
-    assert out.shape == (1, 6, 4)
-    torch.testing.assert_close(out, expected, rtol=0, atol=TOLERANCE)
+    expected = nn.functional.scaled_dot_product_attention(query, key, value, **of_torch)
+    assert expected.shape == (1, 6, 4)
+    torch.testing.assert_close(weight @ value, expected, rtol=0, atol=TOLERANCE)
 
 
 def test_four_tokens_of_width_eight_have_the_weights_that_the_text_prints():
