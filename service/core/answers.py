@@ -294,11 +294,12 @@ def _of_history(windows: Windows, i: int, rules: WindowRules) -> Iterator[Cautio
         yield CYCLE_UNKNOWN
     if last > BEYOND_OLDEST * rules.longest_life:
         # A bundle exported by this version takes such an age for unknown, an older one for its oldest.
-        detail = f"the model knows no age of {last:g}: the longest life of training is {rules.longest_life:g}"
+        longest = f"the longest life of training is {rules.longest_life:.12g}"
+        detail = f"the model knows no age of {last:.12g}: {longest}"
         yield Caution("last_cycle_beyond_training", detail)
     if last > cycles < rules.context / 2:
         detail = (
-            f"the window has {cycles} cycles of a unit at cycle {last:g}: the model reads {rules.context}"
+            f"the window has {cycles} cycles of a unit at cycle {last:.12g}: the model reads {rules.context}"
         )
         yield Caution("short_history", detail)
 

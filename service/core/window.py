@@ -176,8 +176,8 @@ def _gaps(
             gone: list[bool] = np.asarray(missing[b, : lengths[b]].all(axis=0)).tolist()
             absent = ", ".join(name for name, is_gone in zip(rules.names, gone, strict=True) if is_gone)
             detail = (
-                f"expected at most {rules.max_missing_fraction:.0%} of the readings missing, got "
-                f"{fraction:.0%}" + (f"; nothing of {absent}" if absent else "")
+                f"expected at most {100 * rules.max_missing_fraction:.4g}% of the readings missing, got "
+                f"{100 * fraction:.4g}%" + (f"; nothing of {absent}" if absent else "")
             )
             defects.append(Defect(b, "readings", "too_much_missing", detail))
     return fractions, defects

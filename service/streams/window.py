@@ -97,7 +97,7 @@ class StreamWindow:
             return _whole(self.last_cycle + 1, f"{AT}/cycle") if self.last_cycle >= -1 else math.nan
         number = _whole(cycle, f"{AT}/cycle")
         if number <= self.last_cycle:
-            raise CycleConflict(f"expected a cycle after {self.last_cycle:g}, got {number:g}")
+            raise CycleConflict(f"expected a cycle after {self.last_cycle:.12g}, got {number:.12g}")
         at_least = min(self.cycles, self._most - 1) if math.isnan(self.last_cycle) else 0
         if number < at_least:
             detail = f"expected at least {at_least} after {self.cycles} readings, got {number:g}"

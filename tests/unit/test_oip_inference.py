@@ -135,7 +135,7 @@ def test_too_much_missing_is_said_of_the_window():
     readings = np.ones((2, 3, 3), np.float32)
     readings[1, :, :2] = np.nan
 
-    with pytest.raises(InvalidTensor, match=r"at most 50% of the readings missing, got 67%.*, at \[1\]"):
+    with pytest.raises(InvalidTensor, match=r"at most 50% of the readings missing, got 66.67%.*, at \[1\]"):
         read({"readings": readings})
 
 

@@ -247,6 +247,14 @@ async def test_a_short_history_and_an_age_beyond_all_of_training_are_warned_of(c
     assert [warning.code for warning in reply.predictions[0].warnings] == codes
 
 
+async def test_warnings_tell_an_age_above_a_million_to_the_digit():
+    predictor = make_predictor(make_manifest())
+
+    reply = await ask(window_input(cycles=3, last_cycle=1_234_567.0), predictor=predictor)
+
+    assert ["1234567" in warning.detail for warning in reply.predictions[0].warnings] == [True, True]
+
+
 @pytest.mark.parametrize(("novelty", "stuck"), [(1.9, []), (2.1, ["sensor_2"])])
 async def test_a_sensor_that_repeats_its_last_value_is_named_where_the_readings_are_unlike_training(
     novelty, stuck

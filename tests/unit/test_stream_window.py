@@ -155,6 +155,13 @@ def test_a_cycle_that_is_not_after_the_last_is_a_conflict_and_changes_nothing(cy
     np.testing.assert_array_equal(np.array(after.readings), np.array(before.readings))
 
 
+def test_a_conflict_of_cycles_above_a_million_is_told_to_the_digit():
+    window = made(5, first_cycle=1_234_563)
+
+    with pytest.raises(CycleConflict, match="after 1234567, got 1234565"):
+        window.add(row(9), cycle=1_234_565)
+
+
 @pytest.mark.parametrize("cycle", [-1, 0.5, 2**25, math.inf])
 def test_a_value_that_is_no_cycle_number_is_refused_and_changes_nothing(cycle):
     window = made(2, first_cycle=1)

@@ -159,6 +159,27 @@ def test_a_last_cycle_that_float32_cannot_hold_is_told_to_the_digit():
     assert "got 16777218" in found[0][0].detail
 
 
+def half_missing(*, more):
+    """What is said of a window of 300 readings of which half are missing, and some more."""
+    rows = np.ones((100, 3), np.float32)
+    rows.flat[: 150 + more] = np.nan
+    rules = WindowRules.of(make_manifest(context=100), max_window_cycles=100)
+    return joined(WindowInput(readings=rows.tolist()), rules=rules)
+
+
+def test_half_of_the_readings_may_be_missing():
+    windows, problems = half_missing(more=0)
+
+    assert problems == {}
+    assert windows.imputed_fraction == [0.5]
+
+
+def test_a_share_of_missing_readings_just_above_the_limit_is_not_told_as_the_limit():
+    _, found = half_missing(more=1)
+
+    assert "at most 50% of the readings missing, got 50.33%" in found[0][0].detail
+
+
 def test_a_long_name_is_not_repeated_in_full():
     _, found = joined(WindowInput(columns=columns(**{"x" * 10_000: [1, 2, 3]})))
 

@@ -73,7 +73,7 @@ def explained_of(prediction: Prediction, manifest: Manifest, window: Window, lif
     column = {each.name: each for each in manifest.columns}
     places = [manifest.schema_of_columns.names.index(name) for name in names]
     state = prediction.rul_state.replace("_", " ")
-    at = f"unit {window.unit} at cycle {window.last_cycle:g}"
+    at = f"unit {window.unit} at cycle {window.last_cycle:.12g}"
     return Explained(
         title=f"{manifest.name}: {at}: RUL {prediction.cycles_left} "
         f"cycles, {state} ({interval.coverage:.0%}: {interval.lower:.1f} to {interval.upper:.1f})",
