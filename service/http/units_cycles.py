@@ -52,6 +52,7 @@ IN_COLUMNS: Final = re.compile(r"`\$(?:\.readings\[(\d+)\])?\.columns\[\.\.\.\]"
 """Place of a column in msgspec's errors, with the number of its reading."""
 
 Values = list[float | None]
+with_infinities: Final = msgspec.json.Decoder(float_hook=float).decode
 
 
 class Reading(msgspec.Struct, forbid_unknown_fields=True):
@@ -159,7 +160,7 @@ def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> CyclesQ
         raise MalformedBody(detail, [Problem(f"/{unknown[:32]}", "unknown_parameter", detail)])
     try:
         if not is_csv:
-            return _converted(orjson.loads(body))
+            return _converted(_loaded(body))
         cycles, columns = read_csv(body.decode("utf-8-sig"))
         given = {name: options[name] for name in OPTIONS if name in options}
         costs = costs_of_address(options)
@@ -167,6 +168,14 @@ def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> CyclesQ
         return msgspec.convert(query, CyclesQuery, strict=False)
     except UNREADABLE as error:
         raise unreadable(error) from error
+
+
+def _loaded(body: bytes) -> Any:  # noqa: ANN401 JSON
+    """Decode JSON; a number beyond float64 becomes infinite, which the check of readings refuses."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return with_infinities(body)
 
 
 def _converted(given: Any) -> CyclesQuery:  # noqa: ANN401 JSON

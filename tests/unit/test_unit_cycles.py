@@ -279,6 +279,22 @@ async def test_a_bad_body_is_refused_where_it_is_wrong_and_nothing_is_stored(ser
     assert (await service.http.get("/v1/units/7")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("body", "pointer", "code"),
+    [
+        ('{"columns": {"sensor_1": 1e999}}', "/columns/sensor_1", "non_finite"),
+        ('{"cycle": 1e999, "columns": {"sensor_1": 1}}', "/cycle", "bad_cycle"),
+    ],
+)
+async def test_a_number_beyond_float64_is_refused_as_an_infinite_one(service, body, pointer, code):
+    response = await service.http.post(
+        "/v1/units/7/cycles", content=body, headers={"content-type": "application/json"}
+    )
+
+    (problem,) = response.json()["errors"]
+    assert (response.status_code, problem["pointer"], problem["code"]) == (422, pointer, code)
+
+
 @pytest.mark.parametrize("missing", [None, []])
 @pytest.mark.parametrize("numbered", [True, False])
 async def test_a_column_that_is_null_or_empty_among_lists_is_missing(service, missing, numbered):
