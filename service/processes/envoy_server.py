@@ -92,7 +92,7 @@ class EnvoyServer(PyvoyServer):
                 )
         except OSError as error:
             self.process.cancel()
-            raise FrontEndFailed(f"did not start: {error}") from error
+            raise FrontEndFailed(f"Envoy did not start: {error}") from error
         self.process.set_result(process)
         try:
             await self._listening(process)
@@ -111,7 +111,7 @@ class EnvoyServer(PyvoyServer):
     async def _listening(self, process: asyncio.subprocess.Process) -> None:
         while await self.ask("GET", "/ready") != HTTPStatus.OK:
             if process.returncode is not None:
-                raise FrontEndFailed("did not start; the log has the reason")
+                raise FrontEndFailed("the service did not start; its log has the reason")
             await asyncio.sleep(POLL_SECONDS)
 
     async def close_connections(self) -> None:

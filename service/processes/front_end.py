@@ -17,6 +17,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from export.bundle import find_bundle
+from export.seal import read_bundle
 from service import logs
 from service.edge.keys import read_keys
 from service.errors import FrontEndFailed
@@ -61,6 +63,7 @@ def run(settings: Settings) -> int:
 
     Raises:
         FrontEndFailed: the front end did not start, or no worker is left.
+        InvalidBundle: a bundle is missing, damaged or not signed as demanded.
         InvalidKeys: the key file cannot be used.
         ModuleNotFoundError: ONNX Runtime is not installed.
     """
@@ -68,6 +71,8 @@ def run(settings: Settings) -> int:
         raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
     if settings.keys_file:
         read_keys(Path(settings.keys_file))  # later a bad file is refused, and the service goes on
+    for name in settings.bundle_names():  # else a worker would fail, and Envoy adds lines of its own
+        read_bundle(find_bundle(name), public_key=settings.bundle_public_key)
     front_end = choose(settings)
     check_certificates(settings, front_end)
     logs.configure(level=settings.log_level, log_format=settings.log_format)

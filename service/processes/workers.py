@@ -134,7 +134,7 @@ class Workers:
             self._servers.pop(worker, None)
             self._changes.workers.discard(worker)
             if not self._servers and failures == len(RESTART_SECONDS):
-                raise FrontEndFailed(f"the front end {reason}")
+                raise FrontEndFailed(f"no worker is left: {reason}")
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             failures += 1
             self._log.error("worker stopped", worker=worker, reason=reason, restart_seconds=pause)
