@@ -201,13 +201,17 @@ def test_a_broken_bundle_ends_the_start_with_one_line(front_end, tiny_bundle, tm
         wait_until(lambda: not left_over(server), STOP_SECONDS, what="end of every process")
 
 
-def test_a_bundle_that_is_not_there_is_said_with_those_that_are(front_end, tmp_path):
-    with running(tmp_path, "no-such-bundle", front_end=front_end, ready=False) as server:
-        code = server.process.wait(START_SECONDS)
+@pytest.mark.parametrize("what", ["no bundle 'no-such-bundle'", "SHA256SUMS is missing"])
+def test_a_bundle_that_cannot_be_read_ends_the_start_with_one_line(front_end, copied, tmp_path, what):
+    (copied.path / "SHA256SUMS").unlink()
+    bundle = Path("no-such-bundle") if "no-such" in what else copied.path
 
-        assert code == 1
-        assert "no bundle 'no-such-bundle'" in server.output()
-        assert "Traceback" not in server.output()
+    done = serve(front_end, bundle, tmp_path, RUL_PORT="0")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rul: ")
+    assert what in line
 
 
 @pytest.mark.parametrize(

@@ -82,23 +82,6 @@ def test_the_other_workers_do_not_say_it_again(tiny_bundle, tmp_path):
     assert warnings(tiny_bundle, tmp_path, **NAMING_NOTHING, **WorkerSpec(index=1).as_environment()) == []
 
 
-@pytest.mark.parametrize("what", ["no bundle 'nope'", "SHA256SUMS is missing"])
-def test_a_bundle_that_cannot_be_read_ends_the_start_with_one_line(copied, tmp_path, what):
-    (copied.path / "SHA256SUMS").unlink()
-    bundle = "nope" if "nope" in what else str(copied.path)
-
-    done = subprocess.run(
-        [RUL, "serve", "--bundle", bundle, "--port", "0"],
-        env=clean_environment(RUL_STORE="false"), cwd=tmp_path,
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-
-    assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("rul: ")
-    assert what in line
-
-
 def test_on_a_terminal_the_start_ends_with_the_address_the_page_and_the_models(tiny_bundle, tmp_path):
     ours, theirs = pty.openpty()
     settings = {
