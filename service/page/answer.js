@@ -1,7 +1,7 @@
 // One answer in words: how long, how sure, what speaks for failure, why, and what to beware of.
 
 import { h, svg } from "./dom.js";
-import { number, percent, rulText, signed } from "./format.js";
+import { isCapped, number, percent, rulText, signed } from "./format.js";
 
 const FEW_WARNINGS = 3;
 const STATES = {
@@ -12,7 +12,7 @@ const STATES = {
 /** How long and how sure; `last` is the cycle of the answer, `ago` the number of cycles since that have none. */
 export function figures(prediction, { last, cap, ended = false, ago = 0 }) {
   const { interval, rul_state: state } = prediction;
-  const [capped, strange] = [state === "at_least_cap", state === "out_of_distribution"];
+  const [capped, strange] = [isCapped(prediction), state === "out_of_distribution"];
   const around = Math.round(last + prediction.rul);
   return [
     h("div", { class: "figure" },

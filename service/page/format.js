@@ -18,10 +18,15 @@ export function percent(value, decimals = 0) {
   return `${number(100 * value, decimals)}%`;
 }
 
+/** Whether only the cap bounds the RUL, whatever its state. */
+export function isCapped({ rul, rul_state: state, interval }) {
+  return state === "at_least_cap" || (rul >= interval.upper && interval.upper > 0);
+}
+
 /** The RUL as it may be shown: at the cap it is "at least", of readings unlike training a question. */
 export function rulText(unit) {
-  if (unit.rul_state === "out_of_distribution") return `${number(unit.rul)}?`;
-  return unit.rul_state === "at_least_cap" ? `≥ ${number(unit.rul)}` : number(unit.rul);
+  const text = `${isCapped(unit) ? "≥ " : ""}${number(unit.rul)}`;
+  return unit.rul_state === "out_of_distribution" ? `${text}?` : text;
 }
 
 /** How long ago: "12 s", "3 min", "5 h", "2 d". */

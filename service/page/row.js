@@ -1,7 +1,7 @@
 // One unit of the fleet as a row: state, RUL with its interval as a band, probability, trend, age.
 
 import { h, svg } from "./dom.js";
-import { age, moment, number, percent, rulText } from "./format.js";
+import { age, isCapped, moment, number, percent, rulText } from "./format.js";
 import { STATES, badge, stateOf } from "./parts.js";
 
 const LISTED_SECONDS = 5; // a prediction is listed within a second or two of its readings
@@ -60,7 +60,7 @@ function band(unit, scale, state) {
 /** The ends of the interval; at the cap its upper end is open. */
 function ends(unit) {
   const { lower, upper } = unit.interval;
-  return unit.rul_state === "at_least_cap" ? `${number(lower)}+` : `${number(lower)}–${number(upper)}`;
+  return isCapped(unit) ? `${number(lower)}+` : `${number(lower)}–${number(upper)}`;
 }
 
 /** The unit's last RULs as a line. */

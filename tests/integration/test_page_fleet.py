@@ -66,6 +66,23 @@ def test_the_fleet_is_shown_by_urgency_and_accessible(opened):
     opened.shoot("fleet")
 
 
+@desktop
+@pytest.mark.parametrize("state", ["insufficient_history", "out_of_distribution"])
+def test_a_capped_rul_is_no_exact_number_in_any_state(opened, state):
+    page = shown(opened)
+    answer = {"rul": 125, "rul_state": state, "interval": {"coverage": 0.9, "lower": 90, "upper": 125}}
+    words = """async (answer) => {
+        const { figures } = await import("/page/answer.js");
+        return figures(answer, { last: 10, cap: 125 }).map((part) => part.textContent ?? "").join(" ");
+    }"""
+
+    said = page.evaluate(words, answer)
+
+    assert "≥ 125" in said
+    assert "until about" not in said
+    assert "90 to 125" not in said
+
+
 @each_look
 def test_a_unit_unlike_the_training_data_is_never_healthy_or_green(opened):
     opened.go(f"#/?q={STRANGE}")

@@ -67,6 +67,15 @@ def replaced(name, value):
     return scrape("".join(lines))
 
 
+@pytest.mark.parametrize("state", ["at_least_cap", "insufficient_history", "out_of_distribution"])
+def test_a_capped_rul_is_no_exact_number_in_any_state(state):
+    capped = UNIT | {"rul": 125.0, "rul_state": state, "interval": {"lower": 90.0, "upper": 125.0}}
+
+    text = drawn(now=scrape(units=[capped]))
+
+    assert ">= 125" in text
+
+
 def test_rates_and_quantiles_are_of_the_requests_in_between():
     text = drawn()
 
@@ -118,7 +127,7 @@ def test_drift_is_marked_where_the_service_says_that_it_is_no_chance(drifting, i
     assert ("\x1b[1;31msensor_11 0.31" in text) == is_marked
 
 
-STRANGE = {"rul": 227.9, "rul_state": "out_of_distribution", "health_state": "unknown"}
+STRANGE = {"rul": 12.9, "rul_state": "out_of_distribution", "health_state": "unknown"}
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -126,7 +135,7 @@ STRANGE = {"rul": 227.9, "rul_state": "out_of_distribution", "health_state": "un
     ("changed", "row"),
     [
         ({}, "7 - 8.25 2.00 to 15.0 critical estimated"),
-        (STRANGE, "7 - 228 2.00 to 15.0 unknown out of distribution"),
+        (STRANGE, "7 - 12.9 2.00 to 15.0 unknown out of distribution"),
     ],
 )
 def test_a_frame_fits_its_terminal(changed, row, width):

@@ -171,14 +171,16 @@ def _units(units: list[dict[str, Any]]) -> Table:
         unit = {key: value for key, value in given.items() if value is not None}
         state = str(unit.get("rul_state", ""))
         health = str(unit.get("health_state", ""))
+        rul: float = unit.get("rul", math.nan)
         interval: dict[str, float] = unit.get("interval", {})
-        low, high = (number(interval.get(end, math.nan)) for end in ("lower", "upper"))
+        lower, upper = (interval.get(end, math.nan) for end in ("lower", "upper"))
+        is_capped = state == RulState.AT_LEAST_CAP or rul >= upper > 0
         table.add_row(
             printable(str(unit.get("unit", "")), 24),
             printable(str(unit.get("model", "")), 15),
             str(unit.get("last_cycle", "-")),
-            f"{'>= ' * (state == RulState.AT_LEAST_CAP)}{number(unit.get('rul', math.nan))}",
-            f"{low} to {high}",
+            f"{'>= ' * is_capped}{number(rul)}",
+            f"{number(lower)} to {number(upper)}",
             Text(printable(health, 15), HEALTH_STYLES.get(health, "")),
             printable(state.replace("_", " "), 20),
         )
