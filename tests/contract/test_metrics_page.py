@@ -62,6 +62,12 @@ def test_a_promised_metric_is_there_with_its_labels(promised):
     assert set(labels.split(",")) - {""} <= set(described)
 
 
+def test_entropy_is_counted_in_steps_of_a_twentieth():
+    (bounds,) = re.findall(r"^- buckets up to (.+)$", section("rul_attention_entropy_ratio"), re.MULTILINE)
+
+    assert [float(bound) for bound in bounds.split(",")] == [round(step / 20, 2) for step in range(1, 21)]
+
+
 @pytest.mark.parametrize("name", sections())
 def test_a_metric_is_described_with_type_unit_and_values_of_its_labels(name):
     text = section(name).strip()
