@@ -27,6 +27,7 @@ from service.processes.tls import check_certificates
 from service.processes.tuning import disable_huge_pages, prepare_descriptors, schedule_as_batch
 from service.processes.workers import Workers
 from service.settings import FrontEnd, Scheduling, Settings
+from service.store.url import store_url
 
 SERVICE = "service.app:RulService"
 BENTOML = "service.processes.bentoml_server"
@@ -65,12 +66,15 @@ def run(settings: Settings) -> int:
         FrontEndFailed: the front end did not start, or no worker is left.
         InvalidBundle: a bundle is missing, damaged or not signed as demanded.
         InvalidKeys: the key file cannot be used.
+        InvalidStoreUrl: the store cannot be addressed.
         ModuleNotFoundError: ONNX Runtime is not installed.
     """
     if importlib.util.find_spec("onnxruntime") is None:  # else each worker would fail, with a traceback
         raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
     if settings.keys_file:
         read_keys(Path(settings.keys_file))  # later a bad file is refused, and the service goes on
+    if settings.store:
+        store_url(settings.store_url.get_secret_value())
     for name in settings.bundle_names():  # else a worker would fail, and Envoy adds lines of its own
         read_bundle(find_bundle(name), public_key=settings.bundle_public_key)
     front_end = choose(settings)

@@ -214,6 +214,13 @@ def test_a_bundle_that_cannot_be_read_ends_the_start_with_one_line(front_end, co
     assert what in line
 
 
+def test_a_store_that_cannot_be_addressed_ends_the_start_with_one_line(front_end, tiny_bundle, tmp_path):
+    done = serve(front_end, tiny_bundle.path, tmp_path, RUL_PORT="0", RUL_STORE_URL="mysql://db/rul")
+
+    expected = "rul: RUL_STORE_URL: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
 @pytest.mark.parametrize(
     ("front_end", "setting"), [("envoy", "RUL_PORT"), ("uvicorn", "RUL_PORT"), ("uvicorn", "RUL_GRPC_PORT")]
 )
