@@ -32,6 +32,7 @@ SERVICE = "/inference.GRPCInferenceService"
 CODES = {
     "OK": 200,
     "INVALID_ARGUMENT": 400,
+    "RESOURCE_EXHAUSTED": 413,
     "DEADLINE_EXCEEDED": 504,
     "UNAVAILABLE": 503,
     "INTERNAL": 500,
@@ -104,6 +105,22 @@ async def call(service, method, request, kind):
     """A message of the Open Inference Protocol by gRPC: the answer, and how the call ended."""
     answer = await ask_grpc(service.grpc, f"{SERVICE}/{method}", framed(request.SerializeToString()))
     return (kind.FromString(answer.messages[0]) if answer.messages else None), answer
+
+
+@every_door
+async def test_a_request_has_as_many_windows_as_the_limit_and_no_more(door):
+    async with in_process(max_request_windows=3) as service:
+        statuses = [(await door.ask(service, *range(1, 1 + count)))[0] for count in (3, 4)]
+
+    assert statuses == [200, 413]
+
+
+async def test_a_request_with_a_bad_window_has_as_many_windows_as_the_limit():
+    async with in_process(max_request_windows=2) as service:
+        bad = {"columns": {"sensor_1": ["x"]}}
+        reply = await service.predict_http(windows=[json_window(), bad], partial=True)
+
+    assert (reply.status_code, len(reply.json()["predictions"])) == (200, 2)
 
 
 @every_door

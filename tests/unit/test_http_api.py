@@ -11,9 +11,9 @@ from msgspec import ValidationError
 
 from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import Placement
-from service.errors import MalformedBody, TooLarge, UnknownModel
+from service.errors import MalformedBody, Overloaded, TooLarge, UnknownModel
 from service.http.careful import Careful
-from service.http.problem import unreadable
+from service.http.problem import problem, unreadable
 from service.labels import Route
 from tests.examples import json_values
 from tests.fakes import FakeRuntime
@@ -113,6 +113,23 @@ async def reply_to(text):
     async with in_process() as service:
         headers = {"content-type": "application/json"}
         return await service.http.post("/v1/predict", content=text.encode(), headers=headers)
+
+
+async def test_of_many_problems_a_hundred_are_listed_and_the_rest_is_said(service):
+    reply = await service.predict_http(windows=[json_window() | {"last_cycle": -1}] * 102)
+
+    errors = reply.json()["errors"]
+    assert [error["pointer"] for error in errors[:100]] == [f"/windows/{i}/last_cycle" for i in range(100)]
+    assert [error["code"] for error in errors[100:]] == ["more_problems"]
+
+
+def test_a_part_of_a_second_is_a_second_to_wait():
+    error = Overloaded("the queue is full")
+    error.retry_after_seconds = 0.2
+
+    _, _, headers, _ = problem(error, "an-id", "/v1/predict")
+
+    assert (b"retry-after", b"1") in headers
 
 
 async def test_a_number_that_is_too_large_is_left_to_the_windows_check():

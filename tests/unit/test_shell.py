@@ -64,6 +64,10 @@ async def test_a_body_in_any_parts_is_read_up_to_the_limit(parts):
     assert await body(receive) == b"".join(parts)
 
 
+async def test_a_body_in_one_part_is_read_up_to_the_limit_that_it_announces():
+    assert await body(at_once(BODY), content_length=b"10") == BODY
+
+
 async def test_a_body_in_one_part_above_the_limit_is_refused():
     with pytest.raises(TooLarge, match="at most 10 bytes, got 11"):
         await body(at_once(BODY + b"X"))

@@ -153,6 +153,16 @@ def test_a_window_that_the_model_cannot_read_is_refused_with_every_problem_and_i
     assert problems(window) == expected
 
 
+def test_a_window_has_as_many_cycles_as_the_limit():
+    longest = checked(WindowInput(columns={name: [1.0] * 1000 for name in COLUMNS}))
+
+    assert longest.sent == [1000]
+
+
+def test_the_largest_cycle_is_one():
+    assert checked(window_input(last_cycle=float(LARGEST_CYCLE))).last_cycle == [LARGEST_CYCLE]
+
+
 def test_a_last_cycle_that_float32_cannot_hold_is_told_to_the_digit():
     _, found = joined(window_input(last_cycle=2.0**24 + 2))
 
