@@ -346,5 +346,6 @@ def worded(error: ValidationError) -> str:
         field, given = Settings.model_fields.get(name), item["input"]
         is_shown = field is not None and field.annotation is not SecretStr and "got " not in item["msg"]
         got = f", got {printable(str(given), 64)!r}" if is_shown else ""
-        lines.append(f"{PREFIX}{name.upper()}: {item['msg']}{got}")
+        why = item["msg"].removeprefix("Value error, ")  # pydantic's, before our own words
+        lines.append(f"{PREFIX}{name.upper()}: {why}{got}")
     return "; ".join(lines)
