@@ -689,6 +689,18 @@ async def test_a_body_of_too_many_readings_is_refused_before_it_is_decoded(tmp_p
     assert response.status_code == 413
 
 
+@pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 413)])
+async def test_a_body_of_readings_has_at_most_a_mebibyte(tmp_path, more, status):
+    body = json.dumps(reading(1)).encode().ljust(2**20 + more)
+
+    async with keeping(tmp_path, max_body_bytes=4_000_000) as service:
+        response = await service.http.post(
+            "/v1/units/7/cycles", content=body, headers={"content-type": "application/json"}
+        )
+
+    assert response.status_code == status, response.text
+
+
 def message(cycle, **fields):
     given_ = {"unit": "7", "readings": [pb.Reading(cycle=cycle, columns=values(cycle))], **fields}
     return pb.AppendCyclesRequest(**given_)
