@@ -16,7 +16,7 @@ from service.http.careful import Careful
 from service.http.problem import problem, unreadable
 from service.labels import Route
 from tests.examples import json_values
-from tests.fakes import FakeRuntime
+from tests.fakes import COLUMNS, FakeRuntime
 from tests.in_process import in_process, json_window
 
 
@@ -201,6 +201,18 @@ async def test_any_body_is_refused_or_read(body):
     with suppress(MalformedBody, UnknownModel, TooLarge):
         query, parts = await careful.read(body)
         assert len(query.windows) == len(parts)
+
+
+async def test_a_large_window_has_as_many_cycles_as_the_limit():
+    model = LoadedModel.of(FakeRuntime(), Mock(), max_window_cycles=100)
+    values = ", ".join(["0.125" + "0" * 1000] * 100)
+    columns = ", ".join(f'"{name}": [{values}]' for name in COLUMNS)
+
+    _, (part,) = await Careful(Predictor({"fake": model}, max_request_windows=2)).read(
+        f'{{"windows": [{{"columns": {{{columns}}}}}]}}'.encode()
+    )
+
+    assert (part.sent, part.problems) == (100, ())
 
 
 async def test_a_window_of_too_many_cycles_is_one_problem_however_many_columns_it_has():

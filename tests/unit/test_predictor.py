@@ -308,6 +308,15 @@ async def test_a_column_without_a_reading_is_warned_of_and_one_with_gaps_is_not(
     ]
 
 
+async def test_a_column_that_alone_is_missing_is_warned_of():
+    window = window_input()
+    del window.columns["sensor_2"]
+
+    reply = await ask(window)
+
+    assert "missing_column" in [warning.code for warning in reply.predictions[0].warnings]
+
+
 async def test_bad_windows_refuse_the_whole_request_before_a_batch_and_each_is_pointed_at():
     predictor, bad = make_predictor(), window_input()
     bad.columns["sensor_1"][3] = math.inf
