@@ -7,6 +7,7 @@ that is never asked has 19 MiB less.
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 from service.assembly import HOST
@@ -37,9 +38,8 @@ async def _live(receive: Receive, send: Send) -> None:
     await receive()
     try:
         await HOST.start(_schema)
-    except Exception:  # noqa: BLE001 already in the log
-        await send({"type": "lifespan.startup.failed", "message": ""})
-        return
+    except Exception:  # noqa: BLE001 already in the log, to which Envoy would add a line of its own
+        os._exit(1)
     asyncio.get_running_loop().set_exception_handler(_report)
     await send({"type": "lifespan.startup.complete"})
     await receive()
