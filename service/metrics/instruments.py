@@ -184,6 +184,7 @@ class Gauge(Collector):
     ) -> None:
         self._family: Final = partial(GaugeMetricFamily, name, documentation)
         self._slots: Final = shared.board.slots(name, 1)
+        self._slots.own[0] = 0.0  # the value of the worker before this one has ended with it
         self._now: Final = now
         self._of_all: Final = of_all
         shared.registry.register(self)

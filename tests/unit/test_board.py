@@ -174,6 +174,18 @@ def test_what_a_worker_published_is_shown_by_another_and_a_gauge_only_while_the_
     assert (before, published, after) == ([2, 2], [5, 5], [2, 5])
 
 
+def test_a_worker_that_restarts_shows_no_current_value_of_the_one_before_it(path):
+    registry = CollectorRegistry()
+    Shared(registry, Board(path, worker=0, workers=2)).gauge("rul_open", "Open.", lambda: 2)
+    before = Shared(CollectorRegistry(), Board(path, worker=1, workers=2))
+    before.gauge("rul_open", "Open.", lambda: 3)
+    before.publish()
+
+    Shared(CollectorRegistry(), Board(path, worker=1, workers=2)).gauge("rul_open", "Open.", lambda: 4)
+
+    assert registry.get_sample_value("rul_open") == 2
+
+
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 0.5, 1.0, 2.0])
 
 
