@@ -75,7 +75,7 @@ class Joints:
         is_canary = action is Action.CANARY
         places = self.metrics.places(runtime, canary=is_canary)
         if is_canary:
-            places.slots(*_sums(runtime.manifest.name))
+            places.slots(*_sums(runtime))
         try:
             self.board.reserve(places)
         except FrontEndFailed as error:
@@ -99,7 +99,7 @@ class Joints:
             serving.batcher,
             share=change.share,
             bounds=change.bounds,
-            sums=self.board.slots(*_sums(name)),
+            sums=self.board.slots(*_sums(runtime)),
             count_asked=observer.canary_asked,
             count_failed=observer.canary_failed,
             count_compared=observer.compared,
@@ -146,8 +146,8 @@ def batches_at_once(settings: Settings, provider: str) -> int:
     return 1 if provider in ON_GPU else settings.threads()
 
 
-def _sums(name: str) -> tuple[str, int]:
-    return f"canary of {name}", SUMS
+def _sums(canary: Runtime) -> tuple[str, int]:
+    return f"canary {canary.sha256}", SUMS  # requests that an earlier canary still has do not count
 
 
 def _version(manifest: Manifest) -> ModelVersion:
@@ -237,8 +237,9 @@ class Catalog:
         if ends is not None and beside is not None:
             of = beside.model
             if change.reason:
-                if beside.returned:  # two workers passed the bound at the same time
-                    raise ModelConflict(f"the canary of {change.model} was given back: {beside.returned}")
+                begun = msgspec.structs.replace(change, action=Action.CANARY, reason="")
+                if beside.returned or beside.change != begun:  # another worker, or an admin, was first
+                    raise ModelConflict(f"the canary of {change.model} was given back or replaced")
                 candidates[name] = msgspec.structs.replace(beside, returned=change.reason)
         elif change.action is Action.UNLOAD:
             of = models[name].name
@@ -294,7 +295,8 @@ class Catalog:
         if name in models:
             models[name] = without_candidate(models[name])
         if runtime is not None and change.action in BESIDE:
-            models[name] = self._joints.beside(models[name], runtime, change, partial(self._give_back, name))
+            begun = prepared.changed.candidates[name].change
+            models[name] = self._joints.beside(models[name], runtime, change, partial(self._give_back, begun))
         elif runtime is not None:
             models[name] = self._joints.serve(runtime)
         elif change.action is Action.UNLOAD:
@@ -310,16 +312,17 @@ class Catalog:
             {name: replace(model, candidate=self._candidates.get(name)) for name, model in models.items()}
         )
 
-    def _give_back(self, name: str, reason: str) -> None:
-        """End a canary in all workers; this one has ended it already."""
-        task = asyncio.ensure_future(self._return(name, reason))
+    def _give_back(self, begun: Change, reason: str) -> None:
+        """End the canary that a change has begun in all workers; this one has ended it already."""
+        task = asyncio.ensure_future(self._return(begun, reason))
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
 
-    async def _return(self, name: str, reason: str) -> None:
+    async def _return(self, begun: Change, reason: str) -> None:
+        name, ends = begun.model, msgspec.structs.replace(begun, action=Action.UNCANARY, reason=reason)
         while True:
             try:
-                changed = await self.everywhere(Change(Action.UNCANARY, name, reason=reason))
+                changed = await self.everywhere(ends)
                 break
             except (UnknownModel, ModelConflict):  # another worker, or somebody, has ended it
                 return

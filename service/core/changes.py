@@ -60,7 +60,8 @@ class Change(msgspec.Struct, frozen=True):
         share: Share of requests after which a shadow is asked, or that a canary answers.
         bounds: Of a canary.
         sha256: The only digest that the bundle may have; empty: any.
-        reason: The bound that a canary has passed; empty: somebody ends it.
+        reason: The bound that a canary has passed, which ends the canary that this change but for action and
+            reason has begun; empty: somebody ends it.
     """
 
     action: Action

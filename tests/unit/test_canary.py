@@ -1,5 +1,7 @@
 """A canary answers its share of the requests, and loses them where it answers badly."""
 
+import asyncio
+
 import msgspec
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from tests.fakes import FakeRuntime
 from tests.in_process import until
 from tests.key_files import key_file
 from tests.oip import json_request
+from tests.other_bundles import renamed
 from tests.unit.test_streams import Caller
 
 WIDE = {"difference": 1000.0, "novel": 1.0}
@@ -234,9 +237,36 @@ async def test_a_canary_that_differs_too_much_is_given_back(service, newer):
     assert await candidate(service) is None
 
 
+async def test_requests_that_an_earlier_canary_still_had_do_not_count_against_a_later_one(
+    service, newer, tmp_path
+):
+    await begun(service, newer)
+    earlier = service.parts.desk.predictor.models["fd001"].canary
+    await begun(service, renamed(tmp_path / "newest", "fd001", name="fd001", version="3"))
+
+    earlier.failed()
+
+    assert await service.version() == "3"
+    service.parts.desk.predictor.models["fd001"].canary.compared(rows(50), rows(50))
+    assert await service.version() == "3"
+
+
+async def test_a_canary_whose_bound_is_passed_late_does_not_end_the_one_in_its_place(service, newer):
+    await begun(service, newer)
+    earlier = service.parts.desk.predictor.models["fd001"].canary
+    await begun(service, newer, **WIDE)
+
+    earlier.failed()
+    await asyncio.gather(*service.parts.catalog._returning)
+
+    assert (await candidate(service))["returned"] is None
+    assert await service.version() == "2"
+
+
 async def test_a_canary_that_two_workers_give_back_at_once_is_given_back_once(service, newer):
     await begun(service, newer, **WIDE)
-    returned = Change(Action.UNCANARY, "fd001", reason="the first reason")
+    begun_by = service.parts.desk.predictor.models["fd001"].candidate.change
+    returned = msgspec.structs.replace(begun_by, action=Action.UNCANARY, reason="the first reason")
     catalog = service.parts.catalog
 
     await catalog.change(returned)
@@ -259,7 +289,7 @@ async def test_a_canary_is_given_back_as_soon_as_the_workers_take_changes_again(
     monkeypatch.setattr(catalog, "everywhere", everywhere)
 
     with capture_logs() as said:
-        catalog._give_back("fd001", "a bound is passed")
+        catalog._give_back(service.parts.desk.predictor.models["fd001"].candidate.change, "a bound is passed")
         await until(lambda: service.value("rul_canary_returned_total", model="fd001") == 1)
 
     assert (await candidate(service))["returned"] == "a bound is passed"
