@@ -85,7 +85,8 @@ class Parts:
         self._control: Control | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._regular: list[asyncio.Task[Any]] = []
-        self._watching: asyncio.Task[Any] | None = None
+        self._watch: Watch | None = None
+        self._beginning: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
         """Answer health checks at once, and requests when the interpreter has settled."""
@@ -95,7 +96,13 @@ class Parts:
         if self.worker is None:
             self._server = await self._serve_grpc()
             self._drain_on_sigterm()
+        if self.settings.bundles_watch is not None and spec.index == 0:
+            memory = None if spec.control is None else spec.control.with_name("watched")
+            self._watch = Watch(
+                self.settings.bundles_watch, self._models, self.changes.change, self._log, memory
+            )
         proving = self._run(self.become_ready())
+        self._beginning = [proving, self._run(self._follow(proving))]
         if spec.control is not None:
             commands = {
                 "beat": self._beat,
@@ -113,15 +120,11 @@ class Parts:
             self._run(self.desk.metrics.publish_regularly()),
             self._run(self.desk.credentials.watch()),
         ]
-        if self.settings.bundles_watch is not None and spec.index == 0:
-            memory = None if spec.control is None else spec.control.with_name("watched")
-            watch = Watch(self.settings.bundles_watch, self._models, self.changes.change, self._log, memory)
-            self._watching = self._run(self._watch(watch, proving))
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._beginning:
+            task.cancel()
         await self._drain()
         if self._control is not None:
             self._control.close()
@@ -142,10 +145,12 @@ class Parts:
         """Settle, then answer requests."""
         if self.worker is not None:
             await self.catalog.restore(self.worker.serving.candidates.values())
+        if self._watch is not None and (self.worker is None or not self.worker.serving.digests):
+            await self._watch.look(at_start=True)  # a worker that restarts has these models already
         settle(inference_threads=not all(b.runs_on_loop for b in self.joints.batchers))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
-        self.health.advertise(serving=True)
+        self.health.advertise(serving=self.lifecycle.phase is Phase.READY)
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
         for name, model in self._models.items():
             log("model ready", model=name, version=model.name.version, provider=model.provider)
@@ -164,10 +169,10 @@ class Parts:
         digests = {name: model.name.sha256 for name, model in self._models.items()}
         return json.dumps({"phase": self.lifecycle.phase, "models": models, "digests": digests})
 
-    async def _watch(self, watch: Watch, proving: asyncio.Task[Any]) -> None:
+    async def _follow(self, proving: asyncio.Task[Any]) -> None:
         await proving
-        if self.lifecycle.phase is Phase.READY:
-            await watch.run()
+        if self._watch is not None:
+            await self._watch.run()
 
     @property
     def _models(self) -> Mapping[str, LoadedModel]:
@@ -178,9 +183,8 @@ class Parts:
 
     async def _leave(self) -> str:
         """Let load balancers go elsewhere; requests are still answered."""
-        if self.lifecycle.phase is Phase.READY:
-            self.lifecycle.enter(Phase.LAME_DUCK, "it is about to shut down")
-            self.health.advertise(serving=False)
+        self.lifecycle.enter(Phase.LAME_DUCK, "it is about to shut down")
+        self.health.advertise(serving=False)
         return "leaving"
 
     async def _drain(self) -> bool:

@@ -25,6 +25,9 @@ class Phase(StrEnum):
     DRAINING = "draining"
 
 
+ORDER: Final = [*Phase]
+
+
 class Lifecycle:
     """The phase, and the number of requests in flight.
 
@@ -46,8 +49,8 @@ class Lifecycle:
         self._when_draining: Final[list[Callable[[], None]]] = []
 
     def enter(self, phase: Phase, reason: str = "") -> None:
-        """Change the phase; draining is never left."""
-        if self.phase is not Phase.DRAINING:
+        """Change the phase; none is left for an earlier one."""
+        if ORDER.index(phase) > ORDER.index(self.phase):
             self.phase, self._reason = phase, reason
             if phase is Phase.DRAINING:
                 for begin in self._when_draining:

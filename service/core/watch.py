@@ -56,13 +56,20 @@ class Watch:
     async def run(self) -> None:
         """Look again and again."""
         while True:
-            await self.look()
             await asyncio.sleep(LOOK_SECONDS)
+            await self.look()
 
-    async def look(self) -> None:
-        """Take the bundles that have not changed since the last look and were not tried yet."""
-        seen = await asyncio.to_thread(self._stamps)
-        settled = [name for name, stamp in seen.items() if self._seen.get(name) == stamp]
+    async def look(self, *, at_start: bool = False) -> None:
+        """Take the bundles that were not tried yet and have not changed since the last look.
+
+        At the start there is no last look: every bundle is taken as it is, and tried again when it changes.
+        """
+        try:
+            seen = await asyncio.to_thread(self._stamps)
+        except OSError as error:
+            self._log.error("watched folder not read", folder=str(self._folder), reason=str(error))
+            return
+        settled = [name for name, stamp in seen.items() if at_start or self._seen.get(name) == stamp]
         self._seen = seen
         for name in settled:
             if self._tried.get(name) != seen[name]:
@@ -84,7 +91,10 @@ class Watch:
             self._log.error("watched bundles not remembered", file=str(new), reason=str(error))
 
     def _stamps(self) -> dict[str, Stamp]:
-        return {path.name: _stamp(path) for path in sorted(self._folder.glob("*/"))}
+        folders = sorted(self._folder.glob("*/"))
+        return {
+            path.name: _stamp(path) for path in folders if path.name.isprintable()
+        }  # others are not UTF-8
 
     async def _take(self, name: str) -> bool:
         """Bring in a bundle that does not serve; return whether it is settled, for good or bad."""

@@ -100,7 +100,8 @@ class Workers:
             self._changes.control.close()
 
     async def _serve(self) -> None:
-        await self._start(0)
+        async with self._changes.none_while_starting():
+            await self._start(0)
         await asyncio.gather(self._keep(0), self._start_others())
 
     async def _start_others(self) -> None:
@@ -108,7 +109,8 @@ class Workers:
         status: dict[str, Any] = json.loads(await await_reply(self._socket(0), "ready"))
         if status["phase"] != Phase.READY:
             return  # it is draining
-        self._changes.serving = Changed(digests=status["digests"])
+        if not self._changes.serving.digests:  # else the watched folder has changed them already
+            self._changes.serving = Changed(digests=status["digests"])
         scheme = "https" if self._settings.tls_cert else "http"
         self._announce(status["models"], f"{scheme}://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))

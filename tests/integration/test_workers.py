@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from export.bundle import find_bundle
 from tests.integration.conftest import FRONT_ENDS, Server, await_workers, metric, running, workers_of
 from tests.waiting import wait_until
 
@@ -153,3 +155,31 @@ def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker
         assert server.stop() == 0
         assert not any(process.is_running() for process in processes)
         assert "Traceback" not in server.output()
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_a_service_is_ready_with_the_good_bundles_of_its_watched_folder_in_every_worker(
+    front_end, tiny_bundle, tmp_path
+):
+    watched = tmp_path / "watched"
+    shutil.copytree(find_bundle("fd002").path, watched / "fd002")
+    (watched / "broken").mkdir()
+    settings = {"front_end": front_end, "workers": "2", "bundles_watch": str(watched)}
+
+    with running(tmp_path, str(tiny_bundle.path), ready=False, **settings) as server:
+        wait_until(lambda: is_ready(server), 60, what="readiness")
+        first = server.ask("GET", "/v1/models/fd002").status_code
+        if front_end == "envoy":
+            await_workers(server, 2)
+        codes = {server.ask("GET", "/v1/models/fd002").status_code for _ in range(20)}
+        (refused,) = [line for line in server.output().splitlines() if "candidate refused" in line]
+
+    assert (first, codes) == (200, {200})
+    assert str(watched / "broken") in refused
+
+
+def is_ready(server: Server) -> bool:
+    try:
+        return server.ask("GET", "/readyz").status_code == 200
+    except httpx.TransportError:
+        return False

@@ -33,12 +33,13 @@ def test_a_service_is_not_alive_with_a_part_that_only_a_restart_mends():
         make(healthy=False).check_alive()
 
 
-def test_draining_is_never_left():
-    life = make(Phase.DRAINING)
+@pytest.mark.parametrize("phase", [Phase.LAME_DUCK, Phase.DRAINING])
+def test_a_service_that_is_told_to_stop_before_it_is_ready_never_becomes_ready(phase):
+    life = make(phase)
 
     life.enter(Phase.READY)
 
-    assert life.phase is Phase.DRAINING
+    assert life.phase is phase
 
 
 async def test_a_drain_of_nothing_is_over_at_once():

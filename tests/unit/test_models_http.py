@@ -1,8 +1,10 @@
 """Models are loaded, swapped and unloaded while requests run; a bad candidate changes nothing."""
 
 import asyncio
+import errno
 import gc
 import json
+import os
 import shutil
 import weakref
 
@@ -15,6 +17,7 @@ from export.bundle import find_bundle
 from export.seal import read_bundle, write_sums
 from model.simulation import simulate
 from service import logs
+from service.core import watch as watch_module
 from service.core.candidates import Shadow
 from service.core.changes import Changed
 from service.core.runtime import OnnxRuntime
@@ -398,6 +401,51 @@ async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said
     for _ in range(2):
         watch = Watch(tmp_path / "bundles", {}, change, logs.logger(), tmp_path / "watched")
         await look(watch, 3)
+
+    assert change.asked == 1
+
+
+async def test_a_folder_whose_name_is_not_utf_8_keeps_no_other_from_being_taken(newer, tmp_path):
+    shutil.copytree(newer.path, tmp_path / os.fsdecode(b"\xff"))
+    shutil.copytree(newer.path, tmp_path / "fd001")
+    change = FakeChange()
+    watch = Watch(tmp_path, {}, change, logs.logger(), tmp_path / "watched")
+
+    await look(watch, 2)
+
+    assert change.asked == 1
+
+
+async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afterwards(
+    newer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(watch_module, "LOOK_SECONDS", 0.0)
+    change = FakeChange()
+    watch = Watch(tmp_path / "bundles", {}, change, logs.logger())
+    stamps, errors = watch._stamps, [OSError(errno.ESTALE, "Stale file handle")]
+
+    def read():
+        if errors:
+            raise errors.pop()
+        return stamps()
+
+    monkeypatch.setattr(watch, "_stamps", read)
+    shutil.copytree(newer.path, tmp_path / "bundles" / "fd001")
+
+    with capture_logs() as said:
+        following = asyncio.create_task(watch.run())
+        await until(lambda: change.asked or following.done())
+        following.cancel()
+
+    assert change.asked == 1
+    assert "Stale file handle" in said[0]["reason"]
+
+
+async def test_bundles_that_are_there_at_the_start_are_taken_at_the_first_look(newer, tmp_path):
+    shutil.copytree(newer.path, tmp_path / "fd001")
+    change = FakeChange()
+
+    await Watch(tmp_path, {}, change, logs.logger()).look(at_start=True)
 
     assert change.asked == 1
 
