@@ -88,13 +88,15 @@ class Workers:
             if serving.done():
                 serving.result()
             self._stopping = True
+            serving.cancel()  # else a worker that restarts now would be ready
             await self._leave(hurry)
             await asyncio.gather(*(self._drain(worker) for worker in list(self._servers)))
         finally:
             self._stopping = True
             tasks = (serving, stopped, *self._watches.values())
             for task in tasks:
-                task.cancel()
+                if not task.cancelling():  # again, it would not wait for the end of a worker that starts
+                    task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(server.stop() for server in self._servers.values()))
             self._changes.control.close()

@@ -157,6 +157,18 @@ def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker
         assert "Traceback" not in server.output()
 
 
+def test_a_worker_that_restarts_as_the_service_leaves_does_not_call_it_ready_again(tiny_bundle, tmp_path):
+    with running(tmp_path, str(tiny_bundle.path), workers="2", lame_duck_seconds="5") as server:
+        os.kill(workers_of(server)[1].pid, signal.SIGKILL)
+        wait_until(lambda: '"worker stopped"' in server.output(), 10, what="the end of the worker")
+
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not is_ready(server), 10, what="the lame duck")
+        again = [is_ready(server) for _ in iter(server.process.poll, 0)]
+
+    assert not any(again)
+
+
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_a_service_is_ready_with_the_good_bundles_of_its_watched_folder_in_every_worker(
     front_end, tiny_bundle, tmp_path
