@@ -293,13 +293,13 @@ class Host:
         logs.configure(level=settings.log_level, log_format=settings.log_format)
         try:
             self.parts = build(settings, worker=WorkerSpec.read(), schema=schema)
+            await self.parts.start()
         except (RulError, OSError) as error:
             logs.logger().error("start failed", reason=str(error))
             raise
         except Exception:
             logs.logger().exception("start failed")
             raise
-        await self.parts.start()
 
     async def stop(self) -> None:
         """Finish requests in flight."""

@@ -203,6 +203,13 @@ def test_a_broken_bundle_ends_the_start_with_one_line(front_end, tiny_bundle, tm
         wait_until(lambda: not left_over(server), STOP_SECONDS, what="end of every process")
 
 
+def test_a_start_that_fails_after_the_bundles_are_loaded_says_why(tiny_bundle, tmp_path):
+    done = serve("envoy", tiny_bundle.path, tmp_path, RUL_PORT="0", RUL_BUNDLES_WATCH="x" * 300)
+
+    assert done.returncode == 1
+    assert "File name too long" in done.stderr
+
+
 @pytest.mark.parametrize("what", ["no bundle 'no-such-bundle'", "SHA256SUMS is missing"])
 def test_a_bundle_that_cannot_be_read_ends_the_start_with_one_line(front_end, copied, tmp_path, what):
     (copied.path / "SHA256SUMS").unlink()
