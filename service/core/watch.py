@@ -33,7 +33,8 @@ class Watch:
         models: The models that serve.
         change: Makes a change of them.
         log: Takes each change, and refused candidates.
-        memory: File with the bundles that were tried, for a worker that restarts; None: none does.
+        memory: File with the bundles that were tried and the one that is being tried, for a worker that
+            restarts; None: none does.
     """
 
     def __init__(
@@ -50,8 +51,12 @@ class Watch:
         self._log: Final = log
         self._seen: dict[str, Stamp] = {}
         self._memory: Final = memory
-        known = memory.read_bytes() if memory is not None and memory.exists() else b"{}"
-        self._tried: Final = msgspec.json.decode(known, type=dict[str, Stamp])
+        known = memory.read_bytes() if memory is not None and memory.exists() else b'[{}, ""]'
+        self._tried, trying = msgspec.json.decode(known, type=tuple[dict[str, Stamp], str])
+        if trying:
+            reason = "the worker ended while it checked it; change a file to have it tried again"
+            log.error("candidate refused", bundle=str(folder / trying), reason=reason)
+            self._remember()
 
     async def run(self) -> None:
         """Look again and again."""
@@ -75,17 +80,17 @@ class Watch:
             if self._tried.get(name) != seen[name]:
                 # First: a bundle that ends the worker is not tried again by the next one.
                 self._tried[name] = seen[name]
-                self._remember()
+                self._remember(trying=name)
                 if not await self._take(name):
                     del self._tried[name]
-                    self._remember()
+                self._remember()
 
-    def _remember(self) -> None:
+    def _remember(self, trying: str = "") -> None:
         if self._memory is None:
             return
         new = self._memory.with_suffix(".new")
         try:
-            new.write_bytes(msgspec.json.encode(self._tried))
+            new.write_bytes(msgspec.json.encode((self._tried, trying)))
             new.replace(self._memory)  # whole, whenever the worker ends
         except OSError as error:
             self._log.error("watched bundles not remembered", file=str(new), reason=str(error))

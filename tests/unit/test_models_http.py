@@ -405,6 +405,24 @@ async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said
     assert change.asked == 1
 
 
+async def test_a_bundle_whose_check_ended_the_worker_is_refused_once_by_the_next_one(newer, tmp_path):
+    shutil.copytree(newer.path, tmp_path / "bundles" / "fd001")
+    change = FakeChange(asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        await Watch(tmp_path / "bundles", {}, change, logs.logger(), tmp_path / "watched").look(at_start=True)
+
+    said = []
+    for _ in range(2):
+        with capture_logs() as lines:
+            await Watch(tmp_path / "bundles", {}, change, logs.logger(), tmp_path / "watched").look()
+        said += lines
+
+    assert change.asked == 1
+    (line,) = said
+    assert (line["event"], line["bundle"]) == ("candidate refused", str(tmp_path / "bundles" / "fd001"))
+    assert "the worker ended" in line["reason"]
+
+
 async def test_a_folder_whose_name_is_not_utf_8_keeps_no_other_from_being_taken(newer, tmp_path):
     shutil.copytree(newer.path, tmp_path / os.fsdecode(b"\xff"))
     shutil.copytree(newer.path, tmp_path / "fd001")
