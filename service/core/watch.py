@@ -52,11 +52,8 @@ class Watch:
         self._seen: dict[str, Stamp] = {}
         self._memory: Final = memory
         known = memory.read_bytes() if memory is not None and memory.exists() else b'[{}, ""]'
-        self._tried, trying = msgspec.json.decode(known, type=tuple[dict[str, Stamp], str])
-        if trying:
-            reason = "the worker ended while it checked it; change a file to have it tried again"
-            log.error("candidate refused", bundle=str(folder / trying), reason=reason)
-            self._remember()
+        self._tried, ended = msgspec.json.decode(known, type=tuple[dict[str, Stamp], str])
+        self._ended: Final = {ended: self._tried.pop(ended)} if ended else {}
 
     async def run(self) -> None:
         """Look again and again."""
@@ -110,6 +107,10 @@ class Watch:
                 contents = await asyncio.to_thread(read_bundle, found)
                 if contents.sha256 == serving.name.sha256:
                     return True
+            if self._ended.pop(name, None) == self._seen[name]:
+                reason = "the worker ended while it checked it; change a file to try it again"
+                self._log.error("candidate refused", bundle=str(folder), reason=reason)
+                return True
             action = Action.LOAD if serving is None else Action.SWAP
             await self._change(Change(action, name, str(folder)))
         except NotReady as error:

@@ -405,22 +405,40 @@ async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said
     assert change.asked == 1
 
 
-async def test_a_bundle_whose_check_ended_the_worker_is_refused_once_by_the_next_one(newer, tmp_path):
+@pytest.fixture
+async def ended(newer, tmp_path):
+    """Makes the watches of workers that start after one that ended while it checked a bundle."""
     shutil.copytree(newer.path, tmp_path / "bundles" / "fd001")
     change = FakeChange(asyncio.CancelledError())
+
+    def started(models):
+        return Watch(tmp_path / "bundles", models, change, logs.logger(), tmp_path / "watched")
+
     with pytest.raises(asyncio.CancelledError):
-        await Watch(tmp_path / "bundles", {}, change, logs.logger(), tmp_path / "watched").look(at_start=True)
+        await started({}).look(at_start=True)
+    return started
 
-    said = []
-    for _ in range(2):
-        with capture_logs() as lines:
-            await Watch(tmp_path / "bundles", {}, change, logs.logger(), tmp_path / "watched").look()
-        said += lines
 
-    assert change.asked == 1
+async def test_a_bundle_whose_check_ended_the_worker_is_refused_once_by_the_next_one(ended, tmp_path):
+    said = [line for _ in range(2) for line in await look(ended({}), 3)]
+
     (line,) = said
     assert (line["event"], line["bundle"]) == ("candidate refused", str(tmp_path / "bundles" / "fd001"))
     assert "the worker ended" in line["reason"]
+
+
+async def test_a_bundle_that_other_workers_took_as_one_ended_is_not_refused(ended, service, newer):
+    await service.change("POST", "/fd001", newer.path)
+
+    assert await look(ended(service.parts.desk.predictor.models), 3) == []
+
+
+async def test_a_bundle_that_changed_since_its_check_ended_the_worker_is_tried(ended, tmp_path):
+    (tmp_path / "bundles" / "fd001" / "model.onnx").touch()
+
+    (line,) = await look(ended({}), 3)
+
+    assert line["event"] == "candidate taken"
 
 
 async def test_a_folder_whose_name_is_not_utf_8_keeps_no_other_from_being_taken(newer, tmp_path):
