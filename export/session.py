@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort
 
 from export.arrays import one_line
 from export.bundle import BundleFolder, InvalidBundle, Manifest
 from export.golden import Golden
+from export.onnx_runtime import ort
 from export.outputs import MAP
 from export.seal import Contents, read_bundle, read_file
 from model.domain import FloatArray, IntArray, WindowSet

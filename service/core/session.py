@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime, with the options that are served; the only module that imports `onnxruntime`.
+"""Sessions of ONNX Runtime, with the options that are served.
 
 On a GPU a graph is asked through buffers that stay where they are: each batch is copied in and out once, and
 CUDA replays the kernels that it captured in the first run of a size (docs/adr/0019). Buffers have fixed
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort
 
 from export.arrays import one_line
 from export.bundle import InvalidBundle, Manifest
+from export.onnx_runtime import ort
 from export.outputs import PER_CYCLE, cycles_of, output_shapes
 from model.domain import FloatArray, IntArray
 from service.core.providers import CPU, Wanted

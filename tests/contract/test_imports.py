@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.environments import clean_environment
+
 ROOT = Path(__file__).parents[2]
 TRAINING = {"torch", "onnx", "pandas", "matplotlib", "scipy"}
 
@@ -46,6 +48,16 @@ def test_importing_the_application_starts_nothing(module):
     code = f"import threading, {module}; print(threading.active_count(), {module}.HOST.parts)"
 
     assert run(code).split() == ["1", "None"]
+
+
+@pytest.mark.parametrize("module", ["service.core.session", "export.session"])
+def test_onnx_runtime_is_loaded_without_its_telemetry(module, tmp_path):
+    environment = clean_environment(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
+    environment.pop("ORT_DISABLE_TELEMETRY", None)  # this process may have set it
+
+    subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, env=environment, check=True)
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_benchmark_and_every_hostile_run_can_be_imported():
