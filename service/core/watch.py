@@ -50,6 +50,7 @@ class Watch:
         self._change: Final = change
         self._log: Final = log
         self._seen: dict[str, Stamp] = {}
+        self._unread = ""
         self._memory: Final = memory
         known = memory.read_bytes() if memory is not None and memory.exists() else b'[{}, ""]'
         self._tried, ended = msgspec.json.decode(known, type=tuple[dict[str, Stamp], str])
@@ -69,8 +70,11 @@ class Watch:
         try:
             seen = await asyncio.to_thread(self._stamps)
         except OSError as error:
-            self._log.error("watched folder not read", folder=str(self._folder), reason=str(error))
+            if str(error) != self._unread:
+                self._log.error("watched folder not read", folder=str(self._folder), reason=str(error))
+            self._unread = str(error)
             return
+        self._unread = ""
         settled = [name for name, stamp in seen.items() if at_start or self._seen.get(name) == stamp]
         self._seen = seen
         for name in settled:
@@ -93,10 +97,12 @@ class Watch:
             self._log.error("watched bundles not remembered", file=str(new), reason=str(error))
 
     def _stamps(self) -> dict[str, Stamp]:
-        folders = sorted(self._folder.glob("*/"))
-        return {
-            path.name: _stamp(path) for path in folders if path.name.isprintable()
-        }  # others are not UTF-8
+        try:
+            folders = sorted(Path(entry) for entry in os.scandir(self._folder) if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):  # warned of at start, or removed: nothing is unloaded
+            folders = []
+        # A name that is not printable may not be UTF-8, and is no model's.
+        return {path.name: _stamp(path) for path in folders if path.name.isprintable()}
 
     async def _take(self, name: str) -> bool:
         """Bring in a bundle that does not serve; return whether it is settled, for good or bad."""

@@ -477,6 +477,13 @@ async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afte
     assert "Stale file handle" in said[0]["reason"]
 
 
+async def test_a_watched_folder_that_cannot_be_read_is_logged_once(tmp_path):
+    said = await look(Watch(tmp_path / ("x" * 300), {}, FakeChange(), logs.logger()), 3)
+
+    (line,) = said
+    assert (line["event"], line["log_level"]) == ("watched folder not read", "error")
+
+
 async def test_bundles_that_are_there_at_the_start_are_taken_at_the_first_look(newer, tmp_path):
     shutil.copytree(newer.path, tmp_path / "fd001")
     change = FakeChange()
