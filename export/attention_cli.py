@@ -1,4 +1,4 @@
-"""`rul attention`: where a bundle attends, and whether its answers depend on it."""
+"""`rul attention`: where a bundle's attention lies, and whether its answers depend on it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ Show where a bundle's attention lies, for each head, and whether its answers dep
 
 Windows are spread over the units' lives. Cycles are hidden (replaced by the training mean of their
 regime): those with most evidence, or attention where a network has no evidence; random ones; and the
-last ones. More figures say what the explanation is worth, each with its meaning. Weight on the first or
-last cycle is judged by what hiding that cycle does: a sink has weight without effect. --output draws one
-unit: the attended cycles of each prediction over its life. For networks with self-attention between
-cycles, exported with --with-map, --cycle shows where one cycle of the last window looks, and --output
-then draws the map of each head.
+last ones. Further figures measure the explanation; each is printed with its meaning. Hiding the first or
+last cycle shows whether it is a sink: a sink has weight but no effect. --output draws one unit: the
+attended cycles of each prediction over its life. For networks with self-attention between cycles,
+exported with --with-map, --cycle shows where one cycle of the last window looks, and --output then draws
+the map of each head.
 
-A run's folder is measured as its exported graph. Its figures on held-out units, each by a network that
-has not seen the unit, are in the run and the model card.
+Given a run's folder, the command exports and measures its final network. The run and the model card have
+the figures on held-out units, each by a network that has not seen the unit.
 
 Example: rul attention fd001 --input test_FD001.txt --unit 17 --output attention.png
 
@@ -58,15 +58,15 @@ Example: rul attention bundles/self --input pumps.csv --unit 17 --cycle 95 --out
 
 WINDOWS: Final = 300
 ODD: Final = 0.05
-"""A larger share of windows outside the band, where one in a hundred is expected, is reported."""
+"""A larger share of windows outside the band is reported; one in a hundred is expected."""
 EVEN: Final = 0.98
-"""A median entropy ratio above this is uniform attention, whatever the band."""
+"""A median entropy ratio above this means uniform attention, whatever the band."""
 ALONE: Final = 1.5
-"""A median of fewer effective cycles than this is attention to one cycle."""
+"""A median of fewer effective cycles means attention to one cycle."""
 LOOKED_AT: Final = 5
-"""Cycles that are listed for --cycle, in each head."""
+"""Number of cycles listed for --cycle, in each head."""
 HARD: Final = 0.9
-"""A mean of the largest weight from here on is too: a head that has degenerated to hard attention."""
+"""A mean largest weight from this on means it too: the head has degenerated to hard attention."""
 SAME: Final = 0.01
 """Heads with a smaller divergence than this, in bits, are redundant."""
 
@@ -244,7 +244,7 @@ def redundant_pairs(apart: FloatArray) -> str:
 
 
 def faithfulness_table(manifest: Manifest, found: Faithfulness, figures: Mapping[str, Figure]) -> Table:
-    """Tabulate how far the RUL moves when cycles are hidden, and when all others are."""
+    """Tabulate how far the RUL moves when cycles are hidden, and when all other cycles are."""
     several = len(set(found.unit.tolist())) > 1
     title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.unit)} windows"
     if several:

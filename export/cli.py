@@ -1,4 +1,4 @@
-"""`rul export` and `rul check`, and the registration of the package's commands."""
+"""`rul export`, `convert` and `check`; registers the commands of this package."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Export a finished run as a bundle: ONNX with its manifest, golden windows, model
 
 Example: rul export runs/fd001 --output bundles/fd001
 
---sign signs the digests with an Ed25519 private key in PEM, as openssl genpkey -algorithm ed25519 makes it.
+--sign signs the digests with an Ed25519 private key in PEM, made by openssl genpkey -algorithm ed25519.
 """
 
 CONVERT_HELP = """
 Convert a bundle of an earlier version, in place: format 1 or 2, or a bundle without SHA256SUMS.
 
 The graph, the golden windows and all answers stay the same; from format 1 and 2 the digest of the ONNX
-file changes. Simulated units of a converted bundle age alike: train and export again for several ways.
+file changes. Simulated units of a converted bundle all age in one way: for several, train and export again.
 
 Example: rul convert bundles/pumps
 """
@@ -67,7 +67,7 @@ def export_command(
         str | None, typer.Option(help="Default: the code's version with a digest of the weights.")
     ] = None,
     with_map: Annotated[
-        bool, typer.Option("--with-map", help="Add where each cycle looks, for rul attention --cycle.")
+        bool, typer.Option("--with-map", help="Add the attention between cycles, for rul attention --cycle.")
     ] = False,
     sign: Annotated[Path | None, typer.Option(help="Ed25519 private key in PEM: sign the bundle.")] = None,
 ) -> None:
@@ -103,7 +103,9 @@ def check(
     *,
     public_key: Annotated[
         Path | None,
-        typer.Option(help="Ed25519 public key in PEM that must have signed.", envvar="RUL_BUNDLE_PUBLIC_KEY"),
+        typer.Option(
+            help="Ed25519 public key in PEM: the bundle must be signed.", envvar="RUL_BUNDLE_PUBLIC_KEY"
+        ),
     ] = None,
 ) -> None:
     """Measure a bundle's promises; see CHECK_HELP."""

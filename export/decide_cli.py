@@ -1,4 +1,4 @@
-"""`rul decide`: what acting on predictions would have cost, beside a fixed interval and run to failure."""
+"""`rul decide`: cost of acting on predictions, compared with a fixed age and run to failure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Compare the cost per cycle of four ways to maintain units that ran to failure.
 
 "ours" stops a unit when its prediction advises it, "fixed age" stops every unit at the age that is best
 for the training units, "run to failure" never stops one, and "foresight" stops each one cycle before
-its failure: nothing can cost less. Costs are per 1000 cycles, with 95 % bootstrap intervals over units.
+its failure, the lowest possible cost. Costs are per 1000 cycles, with 95 % bootstrap intervals over units.
 
-Of a run's folder the units are those of its training, each predicted by the networks of other folds, which
-never saw it. For a bundle, give --data of units that did not train it. A last table sets the failures
-beside the stated probabilities.
+For a run's folder, the units are its training units, each predicted by a network that never saw it. For
+a bundle, give --data of units that did not train it. The last table compares failures with the predicted
+probabilities.
 
 Example: rul decide runs/fd001 --costs 1:5 --costs 1:20
 
@@ -33,7 +33,7 @@ Example: rul decide bundles/pumps --fleet pumps.toml --data retired.csv --costs 
 """
 USUAL_COSTS: Final = ("1:3", "1:10", "1:50")
 PER: Final = 1000
-"""Cycles that a cost is shown for."""
+"""Costs are shown per this number of cycles."""
 
 
 def decide(
@@ -50,7 +50,7 @@ def decide(
         list[str] | None,
         typer.Option(
             metavar="PLANNED:FAILURE",
-            help=f"Costs of both ends of a life; may be repeated. Default: {', '.join(USUAL_COSTS)}.",
+            help=f"Costs of a planned stop and a failure; repeatable. Default: {', '.join(USUAL_COSTS)}.",
         ),
     ] = None,
 ) -> None:

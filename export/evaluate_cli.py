@@ -52,10 +52,10 @@ HELP = """
 Evaluate a bundle on units with a known failure.
 
 Windows are cut at random cycles of each unit, and each unit is predicted at every cycle of its life.
-Units that did not fail are left out; failed ones count for them in the table of windows. With --rul, which
-gives true RULs, each unit is predicted at its last reading, as in NASA's C-MAPSS test.
-Evaluate on units that did not train the bundle: on its own training data the errors are too low. The
-model card has the errors of cross-validation.
+Units that did not fail are left out; in the table of windows, failed units are reweighted to stand for
+them. With --rul, which gives true RULs, each unit is predicted at its last reading, as in NASA's test.
+Use units that did not train the bundle: on its own training data the errors are too low. The model card
+has the errors of cross-validation.
 
 Example: rul evaluate bundles/mine --fleet fleet.toml --data new_units.csv --plot pictures
 

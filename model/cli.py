@@ -1,4 +1,4 @@
-"""`rul train` and `rul plot`, and the registration of the package's commands."""
+"""`rul train` and `rul plot`; registers the commands of this package."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Train a network on units that ran to failure.
 
 The seed splits the units into folds. One network per fold trains on the other folds and predicts its
 own units. These predictions calibrate and evaluate the final network, which trains on all units. Without
---steps held-out units choose the number of updates, and whether the network reads the settings: they may
-decide how long units last (reads_settings), or only tell the regime. To continue an interrupted run, repeat
-the command with --resume. --ray trains all networks at once on a Ray cluster, with the same result.
+--steps, held-out units decide the number of updates, and whether the network reads the settings
+(reads_settings) or only finds the regime by them. To continue an interrupted run, repeat the command with
+--resume. --ray trains all networks at once on a Ray cluster, with the same result.
 
 Networks: flagship (exact contributions of each reading); amnl (additive
 temporal attention, with the health state as a second task); selfattention (eight heads between cycles). --set
@@ -51,7 +51,7 @@ Example: rul train --network amnl --set score=dot --data train_FD001.txt --name 
 Steps = Annotated[
     int | None,
     typer.Option(
-        help="Updates of each network; settings are not read. "
+        help="Updates of each network, which then reads no settings. "
         "Default: held-out units choose 125 to 2,000, and whether settings are read.",
         min=1,
     ),
@@ -73,7 +73,7 @@ Name = Annotated[
 
 
 class RunExists(RulError):
-    """The folder has a run that would be overwritten, or no run to resume."""
+    """The folder holds a run already, or no run to resume."""
 
 
 def register(app: typer.Typer) -> None:
@@ -94,10 +94,10 @@ def train(
     seed: Seed = 0,
     steps: Steps = None,
     set_: Settings = None,
-    folds: Annotated[int, typer.Option(help="Number of folds; each trains another network.", min=2)] = 5,
+    folds: Annotated[int, typer.Option(help="Number of folds; each trains one network.", min=2)] = 5,
     threads: Threads = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in the folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
     ray: RayAddress = None,
 ) -> None:
     """Train a network; see TRAIN_HELP."""
@@ -140,7 +140,7 @@ def train(
 def _chosen(plan: Plan, cluster: Cluster | None) -> Plan:
     from model.run import LENGTHS, choose  # noqa: PLC0415 with torch
 
-    tell(f"trying {', '.join(map(str, LENGTHS))} updates on held-out units, until they gain too little")
+    tell(f"trying {', '.join(map(str, LENGTHS))} updates on held-out units, until more gain too little")
     return choose(plan, tell=_tell, cluster=cluster)
 
 

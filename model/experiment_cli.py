@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Run = Callable[[Sequence[Wanted]], Iterator[Found]]
     Rows = Callable[[Run], Iterator[tuple[Wanted, Found]]]
-    """Runs rows that were checked before data is read, by a function that runs any rows."""
+    """Runs checked rows, by a function that runs any rows."""
 
 HELP: Final = """
 Cross-validate one row of docs/experiments.md and print it.
@@ -59,7 +59,7 @@ Seed = Annotated[
 Threads = Annotated[
     int,
     typer.Option(
-        help="CPU threads, with --ray of each task; other values can change the last digits.",
+        help="CPU threads (with --ray: of each task); other values can change the last digits.",
         min=1,
         max=256,  # OpenMP aborts the process where it cannot start them
     ),
@@ -82,7 +82,7 @@ def experiment(
         bool, typer.Option("--silence-heads", help="Also measure the RMSE without each head of the row.")
     ] = False,
     against: Annotated[
-        str | None, typer.Option(help="Another row, without --set; the difference of RMSE is printed.")
+        str | None, typer.Option(help="Row to compare with, without --set: print the difference of RMSE.")
     ] = None,
     threads: Threads = 1,
     ray: RayAddress = None,
@@ -112,7 +112,7 @@ def experiment(
         done = [_printed(each, found) for each, found in rows(run)]
     if search is not None:
         best, _ = min(done, key=lambda trial: trial[1].rmse)
-        say(f"lowest RMSE: {best.label}; held-out units chose it, so expect more on new ones")
+        say(f"lowest RMSE: {best.label}; held-out units chose it, so expect a higher one on new units")
     elif against is not None:
         apart = rmse_difference(*(found.answered for _, found in done), cap=kind.cap)
         say(f"{' - '.join(wanted.label for wanted, _ in done)}: {shown(apart)} cycles of RMSE")
@@ -126,7 +126,7 @@ def _rows(
 
     if trials is not None:
         if heads or against is not None:
-            raise typer.BadParameter("goes without --silence-heads and --against", param_hint="--search")
+            raise typer.BadParameter("excludes --silence-heads and --against", param_hint="--search")
         from model.search import read_space, search_rows  # noqa: PLC0415 an extra
 
         return partial(search_rows, read_space(row, settings), trials=trials, seed=seed)

@@ -101,13 +101,13 @@ def _credentials(
         str | None, typer.Option(help="With a service: its API key.", envvar="RUL_API_KEY")
     ] = None,
     key_file: Annotated[
-        Path | None, typer.Option(help="With a service: file with its API key, which `ps` does not show.")
+        Path | None, typer.Option(help="With a service: file with its API key (keeps it out of `ps`).")
     ] = None,
     ca: Annotated[
         Path | None, typer.Option(help="With a service: PEM file of its certificate authority.")
     ] = None,
     cert: Annotated[
-        Path | None, typer.Option(help="With a service: certificate to show it (mTLS), PEM.")
+        Path | None, typer.Option(help="With a service: PEM file of your client certificate (mTLS).")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="With --cert: its private key, PEM.")] = None,
 ) -> Credentials:

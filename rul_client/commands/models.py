@@ -1,4 +1,4 @@
-"""`rul models`: the models of a running service, and their change without a restart."""
+"""`rul models`: list and change the models of a running service."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _connected: Final = in_place_of("to", _connection)
 @models.command("list")
 @_connected
 def list_models(*, to: Connection) -> None:
-    """List the models that serve.
+    """List the serving models.
 
     Example: rul models list --url http://localhost:3000
     """
@@ -83,7 +83,7 @@ def swap(name: Name, bundle: Bundle, *, to: Connection) -> None:
 @models.command()
 @_connected
 def unload(name: Name, *, to: Connection) -> None:
-    """Unload a model; the last one stays.
+    """Unload a model; the last one cannot be unloaded.
 
     Example: rul models unload fd002
     """
@@ -96,7 +96,7 @@ def shadow(
     name: Name,
     bundle: Bundle,
     *,
-    share: Annotated[float, typer.Option(help="Share of requests after which it is asked.")] = 0.1,
+    share: Annotated[float, typer.Option(help="Share of requests that the candidate gets too.")] = 0.1,
     to: Connection,
 ) -> None:
     """Shadow a model with a candidate and measure the difference; no answer changes.
@@ -122,18 +122,18 @@ def canary(
     name: Name,
     bundle: Bundle,
     *,
-    share: Annotated[float, typer.Option(help="Share of requests that it answers.")] = 0.05,
-    failed: Annotated[int, typer.Option(help="Most requests that it may fail to answer.")] = 0,
+    share: Annotated[float, typer.Option(help="Share of requests that the candidate answers.")] = 0.05,
+    failed: Annotated[int, typer.Option(help="Maximum requests that the candidate may fail.")] = 0,
     difference: Annotated[
-        float, typer.Option(help="Largest mean difference from the model that serves, in cycles.")
+        float, typer.Option(help="Maximum mean difference from the serving model, in cycles.")
     ] = 10.0,
     novel: Annotated[
-        float, typer.Option(help="Largest share of windows out of distribution to it alone.")
+        float, typer.Option(help="Maximum share of windows out of distribution for the candidate only.")
     ] = 0.05,
-    windows: Annotated[int, typer.Option(help="Least windows from which these two are judged.")] = 100,
+    windows: Annotated[int, typer.Option(help="Windows to compare before the last two bounds apply.")] = 100,
     to: Connection,
 ) -> None:
-    """Let a candidate answer a share of the requests; beyond a bound the model takes them back.
+    """Let a candidate answer a share of the requests until it passes a bound.
 
     Example: rul models canary fd001 /bundles/fd001-v2 --share 0.05
     """
@@ -145,7 +145,7 @@ def canary(
 @models.command()
 @_connected
 def uncanary(name: Name, *, to: Connection) -> None:
-    """Let the candidate answer no more.
+    """Stop the canary: the serving model answers all requests.
 
     Example: rul models uncanary fd001
     """

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 Source = Annotated[
-    Path, typer.Option("--input", help="CSV, text, .xlsx, Parquet, Feather, packed or not; or a folder.")
+    Path, typer.Option("--input", help="CSV, text, .xlsx, Parquet or Feather, or .gz of these; or a folder.")
 ]
 FleetFile = Annotated[str | None, typer.Option(help="Describes the columns: a fleet's name or TOML file.")]
 
 
 def refuse_options(context: typer.Context, *names: str, why: str) -> None:
-    """Refuse these options of the running command where its caller typed one that would do nothing.
+    """Refuse these options of the running command if one was typed that would do nothing.
 
     Raises:
-        BadParameter: one of them was typed; an environment's value is no request.
+        BadParameter: one was typed; values from the environment are ignored.
     """
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")

@@ -1,4 +1,4 @@
-"""`rul outcomes`: the accuracy of stored predictions; outcomes in bulk.
+"""`rul outcomes`: report the accuracy of stored predictions, or send outcomes in bulk.
 
 SQLAlchemy and the settings load when the command runs: `rul serve` imports this module too.
 """
@@ -42,10 +42,10 @@ class ReportFormat(StrEnum):
 
 
 def local_time(given: datetime | None) -> datetime | None:
-    """Give a time without a zone the local one.
+    """Give a time without a zone the local zone.
 
     Raises:
-        BadParameter: no zone is known of its year.
+        BadParameter: Python knows no zone for its year.
     """
     try:
         return given and given.astimezone()
@@ -58,13 +58,13 @@ def outcomes(
     *,
     context: typer.Context,
     report: Annotated[
-        Path | None, typer.Option(help="Report the outcomes of this file: unit, kind, cycle[, model, time].")
+        Path | None, typer.Option(help="File of outcomes to send: unit, kind, cycle[, model, time].")
     ] = None,
     url: Annotated[
         str, typer.Option(help="With --report: http:// or https://HOST:PORT.", callback=http_address)
     ] = LOCAL,
     replace: Annotated[
-        bool, typer.Option("--replace", help="With --report: correct outcomes reported before.")
+        bool, typer.Option("--replace", help="With --report: replace outcomes that differ.")
     ] = False,
     store: Annotated[
         str | None, typer.Option(help="Address of the database; default: RUL_STORE_URL.")
@@ -78,16 +78,17 @@ def outcomes(
     ] = None,
     credentials: Credentials,
 ) -> None:
-    """Report the accuracy of stored predictions against failures and removals, a row a model version.
+    """Compare stored predictions with failures and removals: one row per model version.
 
-    Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. Coverage, with
-    its 95 % interval, is of failed units too. `contradicted` counts predictions whose interval a
-    removed unit outlived; other predictions of removed units say nothing.
+    Errors and coverage are those of units that failed. An error is the predicted minus the true RUL, in
+    cycles: a bias above 0 means late predictions. Coverage has its 95 % interval. `contradicted` counts
+    predictions of removed units that ran past the upper bound of the interval; other predictions of removed
+    units are not evaluated.
 
     Example: rul outcomes --since 2026-01-01 --format csv
 
-    With --report, report failures and removals to a service instead, from CSV or .xlsx with the columns unit,
-    kind (failed or removed), cycle and, if wanted, model and time. Lines that cannot be reported are named.
+    With --report, send failures and removals to a service instead, from CSV or .xlsx with the columns unit,
+    kind (failed or removed), cycle and optionally model and time. Lines that cannot be sent are listed.
 
     Example: rul outcomes --report ends.csv --url http://localhost:3000
     """

@@ -10,9 +10,9 @@ import typer
 from rul_client.address import Credentials, asks_a_service, http_address
 
 PROTOCOLS: Final = ("json", "binary", "grpc", "oip-grpc")
-PROTOCOL_HELP: Final = "json, binary or oip-grpc (Open Inference Protocol), grpc; several with commas."
+PROTOCOL_HELP: Final = "Comma-separated: json, binary or oip-grpc (Open Inference Protocol), grpc."
 
-Store = Annotated[bool, typer.Option("--store", help="Keep the predictions in the fleet of the service.")]
+Store = Annotated[bool, typer.Option("--store", help="Store the predictions in the service.")]
 
 
 @asks_a_service
@@ -20,13 +20,13 @@ def bench(
     *,
     url: Annotated[str, typer.Argument(help="http:// or https://HOST:PORT.", callback=http_address)],
     protocol: Annotated[str, typer.Option(help=PROTOCOL_HELP)] = "json",
-    callers: Annotated[str, typer.Option(help="Concurrent callers; several with commas.")] = "1,16,64",
-    windows: Annotated[str, typer.Option(help="Windows a request; several with commas.")] = "1,64",
+    callers: Annotated[str, typer.Option(help="Concurrent callers, comma-separated.")] = "1,16,64",
+    windows: Annotated[str, typer.Option(help="Windows per request, comma-separated.")] = "1,64",
     seconds: Annotated[float, typer.Option(help="Duration of each combination.", min=0.1)] = 5.0,
     model: Annotated[str | None, typer.Option(help="Model to ask; default: all in turn.")] = None,
     identical: Annotated[bool, typer.Option("--identical", help="Repeat one request without an id.")] = False,
     store: Store = False,
-    grpc: Annotated[str | None, typer.Option(help="HOST:PORT of gRPC, if not that of the URL.")] = None,
+    grpc: Annotated[str | None, typer.Option(help="HOST:PORT of gRPC; default: that of the URL.")] = None,
     processes: Annotated[int, typer.Option(help="Processes that send requests.", min=1, max=64)] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     credentials: Credentials,
@@ -36,11 +36,12 @@ def bench(
     Example: rul bench http://localhost:3000 --protocol json,grpc --callers 1,16,64 --windows 1,64
 
     Each caller has its own connection and sends its next request when it has an answer (a closed loop).
-    Requests are like those of real clients: simulated windows, readings by column with 15 digits, an id of
-    its own in each, all models in turn. --identical repeats one compact request by rows, for comparison.
+    Requests resemble those of real clients: simulated windows, readings by column with 15 digits, a request
+    id in each, all models in turn. For comparison, --identical repeats one compact request by rows.
 
     The load comes from Python processes, which take CPU from a service on the same machine. `client CPU` is
-    how many cores they used; a star means that they may have been the limit: raise --processes.
+    the number of cores that they used. If a star marks it, the clients may have been the bottleneck: raise
+    --processes.
     """
     protocols = _protocols(protocol)
     many = _counts(callers, "--callers"), _counts(windows, "--windows")

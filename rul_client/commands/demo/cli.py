@@ -17,8 +17,10 @@ def demo(
     url: Annotated[
         str, typer.Option(help="http, https, grpc or grpcs://HOST:PORT.", callback=any_address)
     ] = LOCAL,
-    units: Annotated[int, typer.Option(help="Units that run at a time.", min=1, max=1000)] = 50,
-    speed: Annotated[float, typer.Option(help="Cycles of each unit a second.", min=0.01, max=1000.0)] = 1.0,
+    units: Annotated[int, typer.Option(help="Units that run at the same time.", min=1, max=1000)] = 50,
+    speed: Annotated[
+        float, typer.Option(help="Cycles per second, of each unit.", min=0.01, max=1000.0)
+    ] = 1.0,
     seconds: Annotated[float | None, typer.Option(help="Duration; default: until Ctrl+C.", min=0.1)] = None,
     model: Annotated[
         str | None, typer.Option(help="Model of all units; default: all models in turn.")
@@ -28,13 +30,13 @@ def demo(
     ] = None,
     credentials: Credentials,
 ) -> None:
-    """Simulate a fleet in fast time: its readings, failures and new units go to a running service.
+    """Simulate a fleet in fast motion and send its readings and outcomes to a running service.
 
     Example: rul demo --url http://localhost:3000
 
-    Units begin at any age. A unit that fails, or is removed before it does, is reported as an outcome, and a
-    new one takes its place. Watch it on the page of the service, with `rul top`, or in Grafana. The names of
-    units begin with the seed.
+    Units begin at random ages. A unit that fails or is removed is reported as an outcome, and a new one
+    replaces it. Watch the fleet on the page of the service, with `rul top`, or in Grafana. Names of units
+    begin with the seed.
     """
     from rul_client.api import AsyncClient  # noqa: PLC0415 heavy
     from rul_client.commands.demo.run import run  # noqa: PLC0415 as above

@@ -41,17 +41,17 @@ Url = Annotated[
     str | None,
     typer.Option(help="Ask a service: http, https, grpc or grpcs://HOST:PORT.", callback=any_address),
 ]
-Last = Annotated[bool, typer.Option("--last", help="One row a unit, for its last cycle; with trust.")]
-Store = Annotated[
-    bool, typer.Option("--store", help="With --url: keep the predictions in the fleet of the service.")
-]
+Last = Annotated[bool, typer.Option("--last", help="One row per unit, for its last cycle, with trust.")]
+Store = Annotated[bool, typer.Option("--store", help="With --url: store the predictions in the service.")]
 Form = Annotated[
     TableFormat | None,
     typer.Option("--format", help="Default: by the suffix of --output; a table on a terminal, else csv."),
 ]
 PlannedAndFailure = Annotated[
     str | None,
-    typer.Option(metavar="PLANNED:FAILURE", help="Costs of both ends of a life: say when to stop each unit."),
+    typer.Option(
+        metavar="PLANNED:FAILURE", help="Costs of a planned stop and of a failure: add when to stop."
+    ),
 ]
 
 
@@ -60,7 +60,9 @@ def predict(
     *,
     context: typer.Context,
     source: Source,
-    bundle: Annotated[str | None, typer.Option(help="Predict here: a bundle's name or folder.")] = None,
+    bundle: Annotated[
+        str | None, typer.Option(help="Predict in this process: a bundle's name or folder.")
+    ] = None,
     url: Url = None,
     fleet: FleetFile = None,
     last: Last = False,
@@ -71,15 +73,15 @@ def predict(
     costs: PlannedAndFailure = None,
     credentials: Credentials,
 ) -> None:
-    """Predict the remaining useful life of units: one row a cycle, or with --last one row a unit.
+    """Predict the remaining useful life of units: one row per cycle, or with --last one row per unit.
 
     In this process, without a server: rul predict --bundle fd001 --input test_FD001.txt --last
 
-    By a running service (http or grpc): rul predict --url http://localhost:3000 --input units.csv --last
+    With a running service (http or grpc): rul predict --url http://localhost:3000 --input units.csv --last
 
-    With the stop that costs least, where a failure costs ten planned stops: --costs 1:10
+    With the cheapest time to stop each unit, if a failure costs as much as ten planned stops: --costs 1:10
 
-    Readings are CSV, C-MAPSS text, .xlsx, Parquet or Feather, packed (.gz) or not, with columns `unit`,
+    The input is CSV, C-MAPSS text, .xlsx, Parquet or Feather, or .gz of these, with the columns `unit`,
     `cycle` and those of the model. If your file names its columns differently, describe it in a TOML file
     (`rul fleet init` writes a first one) and pass that as --fleet.
     """
@@ -115,6 +117,6 @@ def _read_costs(text: str | None) -> Costs | None:
 
 
 def format_of(output: Path | None, form: TableFormat | None, *, terminal: bool) -> TableFormat:
-    """Choose the format by `output_format`; without a suffix a table on a terminal, else CSV."""
+    """Choose the format by `output_format`; the default is a table on a terminal, else CSV."""
     default = TableFormat.TABLE if output is None and terminal else TableFormat.CSV
     return output_format(output, form, SUFFIXES, default=default)

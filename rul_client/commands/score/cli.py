@@ -12,7 +12,9 @@ from rul_client.commands.options import FleetFile
 
 PartReadings = Annotated[
     int,
-    typer.Option(help="Most readings of a part, the unit of work; smaller parts need less memory.", min=1),
+    typer.Option(
+        help="Maximum readings in a part (the unit of work); smaller parts need less memory.", min=1
+    ),
 ]
 
 
@@ -25,17 +27,19 @@ def score(
     ],
     output: Annotated[str, typer.Option(help="Folder for the answers: a path or a URL.")],
     windows: Annotated[
-        str, typer.Option(help="Of each unit: last, all, or N for the last and each N cycles before it.")
+        str, typer.Option(help="Windows of each unit: last, all, or N: the last one and every Nth before it.")
     ] = "last",
     fleet: FleetFile = None,
     attention: Annotated[
-        bool, typer.Option("--attention", help="Add attention and evidence of each cycle, as lists.")
+        bool, typer.Option("--attention", help="Add lists: attention and evidence of each cycle.")
     ] = False,
     contributions: Annotated[
-        bool, typer.Option("--contributions", help="Add cycles of RUL by cycle and by sensor, as lists.")
+        bool, typer.Option("--contributions", help="Add lists: contributions by cycle and by sensor.")
     ] = False,
     part_readings: PartReadings = 32_768,
-    workers: Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes; default: one per core.", min=1)
+    ] = None,
     ray: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -44,9 +48,9 @@ def score(
     Example: rul score --bundle fd001 --input fleet/ --output scored/ --windows all
 
     Columns are `unit`, `cycle` and those of the model, or as --fleet describes them. A unit's readings are in
-    one file; folders may name columns (unit=17/). A run that was killed continues when it is started again.
-    Rows without an answer are in OUTPUT/_refused, with their reasons. --ray scores on a Ray cluster; each of
-    its nodes needs input, output and bundle at the same path or URL.
+    one file; folders may name columns (unit=17/). To continue a run that was killed, repeat the command. Rows
+    without an answer are in OUTPUT/_refused, with their reasons. --ray scores on a Ray cluster, whose nodes
+    all need input, output and bundle at the same path or URL.
     """
     every = _every(windows)
     if workers is not None and ray is not None:
@@ -69,10 +73,10 @@ def score(
 
 
 def _every(windows: str) -> int:
-    """Read --windows: 1 is all, `LAST` the last alone.
+    """Read --windows as the distance between windows in cycles: 1 for all, `LAST` for the last one.
 
     Raises:
-        BadParameter: it is none of last, all and a number from 1.
+        BadParameter: it is not last, all or a number from 1.
     """
     from rul_client.unit_windows import LAST  # noqa: PLC0415 heavy
 

@@ -15,18 +15,18 @@ from rul_client.address import Credentials, asks_a_service, http_address
 def top(
     *,
     url: Annotated[str, typer.Argument(help="http:// or https://HOST:PORT.", callback=http_address)],
-    once: Annotated[bool, typer.Option("--once", help="Print one frame, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1, max=3600.0)] = 1.0,
     credentials: Credentials,
 ) -> None:
-    """Watch a running service: traffic, latency, the most urgent units, what each model answers.
+    """Watch a running service: traffic, latency, most urgent units, answers of each model.
 
     Example: rul top http://localhost:3000
 
-    Rates and latencies cover the time since the last frame. A model without requests in that time is dim: its
-    figures are since start. `collapsed` and `uniform`: the attention lies outside the band that it had in
-    training. `drift`: the column furthest from training, and its population stability index. A short terminal
-    cuts off the end. Ctrl+C ends.
+    Rates and latencies cover the time since the last frame. A model without requests in that time is dimmed
+    and shows figures since start. `collapsed`, `uniform`: attention outside the band that it had in training.
+    `drift`: the column furthest from training, and its population stability index. A terminal with few lines
+    shows only the top. Ctrl+C exits.
     """
     from rul_client.commands.top.screen import watch  # noqa: PLC0415 only this command needs it
 
