@@ -170,7 +170,7 @@ def env_example() -> str:
 def keys_add(
     name: Annotated[str, typer.Argument(help=NAME_HELP)],
     scope: Annotated[list[str], typer.Option(help=f"One of {', '.join(GRANTABLE)}; repeatable.")],
-    tenant: Annotated[str, typer.Option(help="Owner of the units that the key names.")] = "",
+    tenant: Annotated[str, typer.Option(help="Owner of the units that this key names.")] = "",
     file: KeyFile = None,
 ) -> None:
     """Add a key and print it, once: the file keeps its SHA-256 only.

@@ -1,13 +1,13 @@
-"""Errors of the service, and what clients read of them.
+"""Errors of the service, and what clients see of them.
 
     RulError
     ├── FrontEndFailed            the process cannot serve; no client is involved
-    └── ServiceError              all that a caller may receive: the keys of `STATUS`
+    └── ServiceError              errors that a caller may receive: the keys of `STATUS`
         └── InvalidRequest        the request is wrong; `problems` point at each place
             ├── MalformedBody, InvalidTensor, InvalidWindow, InvalidWindows
             └── OutcomeConflict, CycleConflict, UnitConflict
 
-Code below the transports raises these and knows no status; `STATUS` is the one table that does.
+Code below the transports raises these errors; only the table `STATUS` knows their statuses.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from grpc import StatusCode
 from model.domain import RulError
 
 MAX_PROBLEMS: Final = 100
-"""Most problems that an answer lists; the check of a request stops soon after."""
+"""Maximum problems in an answer; the check of a request stops soon after."""
 
 
 LONGEST_NAME: Final = 256
-"""Most characters of a name: a unit's, or a column's in an error."""
+"""Maximum characters of a unit's name, and of a column's name in an error."""
 NAME: Final = re.compile(f"[^\0]{{1,{LONGEST_NAME}}}")
-"""All of a unit's name; no database keeps NUL."""
+"""Matches a whole unit name; databases do not store NUL."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -49,13 +49,13 @@ class Disconnected(Exception):
 
 
 class FrontEndFailed(RulError):
-    """The server in front of the service cannot be started, or stopped by itself."""
+    """The server in front of the service cannot be started, or stopped unexpectedly."""
 
 
 class ServiceError(RulError):
     """The root of the errors that a caller may receive.
 
-    Its text states what was expected, what came, and the place.
+    Its text says what was expected, what came, and where.
 
     Attributes:
         retry_after_seconds: When to retry a temporary error.
@@ -67,7 +67,7 @@ class ServiceError(RulError):
 
 
 class InvalidRequest(ServiceError):
-    """A request that is well-formed and cannot be answered."""
+    """A request that is well-formed but cannot be answered."""
 
     def __init__(self, detail: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(detail)
@@ -83,15 +83,15 @@ class InvalidTensor(InvalidRequest):
 
 
 class InvalidWindow(InvalidRequest):
-    """One window that the model cannot read; its pointers are relative to it."""
+    """One window that the model cannot read; pointers are relative to the window."""
 
 
 class InvalidWindows(InvalidRequest):
-    """A request with windows that the model cannot read; its pointers are from its root."""
+    """A request with windows that the model cannot read; pointers begin at the body's root."""
 
 
 class Unauthenticated(ServiceError):
-    """The request has no valid API key and needs one; `basic`: a browser may ask its user for it."""
+    """The request needs a valid API key; `basic`: a browser may ask its user for one."""
 
     def __init__(self, detail: str, *, basic: bool = False) -> None:
         super().__init__(detail)
@@ -107,7 +107,7 @@ class Forbidden(ServiceError):
 
 
 class ForeignSite(ServiceError):
-    """A web page of another site is behind the request."""
+    """A web page of another site sent the request."""
 
 
 class UnknownModel(ServiceError):
@@ -115,19 +115,19 @@ class UnknownModel(ServiceError):
 
 
 class ModelConflict(ServiceError):
-    """A change of the models that does not fit those that serve."""
+    """A change that conflicts with the loaded models."""
 
 
 class InvalidCandidate(ServiceError):
-    """A bundle that is damaged or fails its checks; the models that serve stay."""
+    """A bundle that is damaged or fails its checks; the loaded models stay."""
 
 
 class UnknownUnit(ServiceError):
-    """The store has nothing of the unit, or not what is asked for."""
+    """The store has no such unit, or not the requested part of it."""
 
 
 class NoStore(ServiceError):
-    """The service keeps no predictions: RUL_STORE is off."""
+    """The service stores no predictions: RUL_STORE is false."""
 
 
 class StoreUnavailable(ServiceError):
@@ -141,11 +141,11 @@ class OutcomeConflict(InvalidRequest):
 
 
 class CycleConflict(InvalidRequest):
-    """A reading of a cycle that has another one, or, in a stream, is not after the last one."""
+    """The cycle has another stored reading, or is not after the last one of its stream."""
 
 
 class UnitConflict(InvalidRequest):
-    """A new name that another unit has."""
+    """Another unit already has the new name."""
 
 
 class StreamIdle(ServiceError):
@@ -157,7 +157,7 @@ class UnknownRoute(ServiceError):
 
 
 class MethodNotAllowed(ServiceError):
-    """The path has other methods."""
+    """The path answers other methods only."""
 
 
 class TooLarge(ServiceError):
@@ -165,7 +165,7 @@ class TooLarge(ServiceError):
 
 
 class UnsupportedMedia(ServiceError):
-    """The route does not read this media type, or nothing this compression."""
+    """The route does not read this media type, or the service not this compression."""
 
 
 class BodyTimeout(ServiceError):
@@ -173,7 +173,7 @@ class BodyTimeout(ServiceError):
 
 
 class IntakeFull(ServiceError):
-    """Unfinished bodies hold as many bytes as they may; this one was not read."""
+    """Unfinished request bodies use all of their memory budget; this body was not read."""
 
     retry_after_seconds = 1.0
 
@@ -191,7 +191,7 @@ class NotReady(ServiceError):
 
 
 class DeadlineExceeded(ServiceError):
-    """The answer took longer than the caller or the settings allow."""
+    """The answer took longer than the caller or a setting allows."""
 
 
 class RuntimeFailed(ServiceError):
@@ -205,8 +205,8 @@ class Status:
     Attributes:
         http: The status code.
         grpc: The same in gRPC.
-        title: The same for every occurrence of the error (RFC 9457).
-        code: The same for programs: the last part of the problem's `type`, and a metric label.
+        title: For people; the same for every occurrence of the error (RFC 9457).
+        code: For programs: the last part of the problem's `type`, and a metric label.
     """
 
     http: int
@@ -239,7 +239,7 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     OutcomeConflict: Status(409, StatusCode.ABORTED, "A different outcome is stored", "outcome_conflict"),
     CycleConflict: Status(409, StatusCode.ABORTED, "The cycle is already recorded", "cycle_conflict"),
     UnitConflict: Status(409, StatusCode.ABORTED, "Another unit has the name", "unit_conflict"),
-    # Not DEADLINE_EXCEEDED: it is the caller that was late.
+    # Not DEADLINE_EXCEEDED: the caller was late, not the service.
     StreamIdle: Status(408, StatusCode.ABORTED, "The stream was idle", "stream_idle"),
     UnknownRoute: Status(404, StatusCode.UNIMPLEMENTED, "The path does not exist", "unknown_route"),
     MethodNotAllowed: Status(
@@ -261,7 +261,7 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
 
 
 def status_of(error: BaseException) -> Status:
-    """Return the status of an error; an unexpected one is a fault of the service.
+    """Return the status of an error; an unexpected error is a fault of the service.
 
     >>> status_of(KeyError("secret")).http
     500
@@ -273,7 +273,7 @@ def status_of(error: BaseException) -> Status:
 
 
 def public(error: BaseException) -> ServiceError:
-    """Return what a client may read of an error; a fault of the service stays inside."""
+    """Return the error that a client may see; faults of the service become `RuntimeFailed`."""
     if isinstance(error, ServiceError) and status_of(error) is not STATUS[RuntimeFailed]:
         return error
     return RuntimeFailed("the service failed; its log has the cause under this request id")
@@ -287,18 +287,18 @@ def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Proble
 
 
 def room(found: int) -> int:
-    """Return how many more problems a window may have where so many are found: at least one."""
+    """Return how many more problems to look for after `found` of them: at least one."""
     return max(1, MAX_PROBLEMS + 1 - found)
 
 
 def bad_name(unit: str, pointer: str = "/unit") -> Problem:
-    """Make the problem of a unit's name that is not a `NAME`."""
+    """Describe a unit name that does not match `NAME`."""
     wanted = f"expected a name of 1 to {LONGEST_NAME} characters without NUL"
     return Problem(pointer, "bad_name", f"{wanted}, got {len(unit)}: {short(unit)}")
 
 
 def escaped(name: str) -> str:
-    """Escape a name for a JSON pointer, and cut one that is longer than any.
+    """Escape a name for a JSON pointer; cut it at the maximum length.
 
     >>> escaped("bleed/air")
     'bleed~1air'
@@ -313,7 +313,7 @@ def short(value: object) -> str:
 
 
 def release_frames(error: BaseException | None) -> None:
-    """Forget the frames that an error passed: they hold it, the request and its body until the next GC."""
+    """Drop the tracebacks of an error: their frames keep the request and its body until the next GC."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,8 +1,8 @@
-"""A batch of outputs, read once for all requests in it.
+"""Outputs of a batch, and everything that follows from them.
 
-Everything that can be computed for a whole batch is, here, in array operations: turning one
-window's answer into a reply then costs a few look-ups. This module knows the graph's outputs and
-the manifest; it must not know requests.
+Whatever can be computed for a whole batch is computed here in array operations, so that the reply to one
+window costs a few look-ups. This module knows the graph's outputs and the manifest; it must not know
+requests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LAST: Final = np.arange(-STUCK_CYCLES, 0)
 
 
 def _listed(output: str) -> Any:  # noqa: ANN401 - a cached property of the output's own shape
-    """Convert an output to plain numbers once a batch; None where the graph has no such output."""
+    """Convert an output to plain numbers once per batch; None if the graph has no such output."""
 
     def read(answers: Answers) -> Any:  # noqa: ANN401
         values = getattr(answers.outputs, output)
@@ -64,7 +64,7 @@ def _listed(output: str) -> Any:  # noqa: ANN401 - a cached property of the outp
 
 
 class Answers:
-    """One batch's outputs; what follows from them is computed when it is first asked for."""
+    """Outputs of a batch; what follows from them is computed on first use."""
 
     def __init__(self, asked: Asked, outputs: Outputs, manifest: Manifest, rules: WindowRules) -> None:
         """Read the outputs of a batch."""
@@ -82,14 +82,14 @@ class Answers:
         return Answers(asked, outputs, self.manifest, self.rules)
 
     def bare(self) -> Answers:
-        """The same answers to the last readings alone, [B, 10, F], without what explains readings."""
+        """The same answers with the last ten readings only, [B, 10, F], and no explanation of readings."""
         asked = Asked(last_readings(self.asked), self.asked.lengths, self.asked.last_cycle)
         outputs = replace(self.outputs, sensor_contribution=None, window_contribution=None, evidence=None)
         return Answers(asked, outputs, self.manifest, self.rules)
 
     @classmethod
     def joined(cls, parts: Sequence[Answers]) -> Answers:
-        """The answers to several batches whose windows have as many cycles."""
+        """The answers to several batches with windows of equal length."""
 
         def join(of: str, name: str) -> FloatArray | None:
             values = [getattr(getattr(part, of), name) for part in parts]
@@ -100,22 +100,22 @@ class Answers:
 
     @cached_property
     def unclipped(self) -> list[float]:
-        """The RUL before it is cut to 0..cap, less the model's baseline."""
+        """The RUL before it is cut to 0..cap, minus the model's baseline."""
         total = self.outputs.contribution.sum(axis=1, dtype=np.float64)
         of_window = self.outputs.window_contribution
         return (total if of_window is None else total + of_window).tolist()
 
     @cached_property
     def state(self) -> NDArray[np.int64]:
-        """How each answer may be read, [B], as indices into `STATES`.
+        """The RUL state of each answer, [B], as indices into `STATES`.
 
-        The strongest objection wins: too little history, then strange data, then the cap.
+        The first that applies wins: insufficient history, out of distribution, at least cap.
         """
         lengths, outputs, manifest = self.asked.lengths, self.outputs, self.manifest
         state = np.where(outputs.rul >= NEAR_CAP * manifest.cap, _AT_LEAST_CAP, _ESTIMATED)
         state = np.where(outputs.novelty > NOVELTY_LIMIT, _OUT, state)
-        # A young unit's few cycles are all there is to know, and are enough: what misleads is an older unit
-        # of which only the last cycles were kept. Where the last cycle is not known (NaN) it may be one.
+        # Few cycles are enough for a young unit, because there are no others. They mislead for an older unit
+        # of which only the last cycles were sent; a unit of unknown age (NaN) may be one.
         whole_life = self.asked.last_cycle <= lengths
         return np.where((lengths < manifest.min_cycles) & ~whole_life, _INSUFFICIENT, state)
 
@@ -141,29 +141,29 @@ class Answers:
 
     @cached_property
     def reported(self) -> Outputs:
-        """The outputs as they are reported: an RUL near the cap is the cap, which its state says."""
+        """The outputs as reported: a RUL near the cap is the cap, as its state says."""
         near_cap = self.state == _AT_LEAST_CAP
         return replace(self.outputs, rul=np.where(near_cap, np.float32(self.manifest.cap), self.outputs.rul))
 
-    # Lists of plain numbers: one conversion a batch in place of one a value.
+    # Lists of plain numbers: one conversion per batch instead of one per value.
 
     interval: Final[cached_property[list[list[float]]]] = _listed("rul_interval")
     """Lower and upper, in cycles."""
     failure_probability: Final[cached_property[list[list[float]]]] = _listed("failure_probability")
-    """One probability a horizon."""
+    """One probability per horizon."""
     health_state: Final[cached_property[list[list[float]]]] = _listed("health_state")
-    """One probability a state."""
+    """One probability per state."""
     of_window: Final[cached_property[list[float] | None]] = _listed("window_contribution")
-    """Cycles of age, length and what is missing; None where the model does not explain readings."""
+    """Contribution of age, length and missing readings; None if the model does not explain readings."""
 
     @cached_property
     def rul(self) -> list[float]:
-        """What is reported, in cycles."""
+        """The reported RUL, in cycles."""
         return self.reported.rul.tolist()
 
     @cached_property
     def states(self) -> list[RulState]:
-        """How each answer may be read."""
+        """The RUL state of each answer."""
         return [STATES[i] for i in self.state.tolist()]
 
     @cached_property
@@ -180,7 +180,7 @@ class Answers:
 
     @cached_property
     def of_columns(self) -> FloatArray | None:
-        """Cycles that each column adds, [B, F]; None where the model does not explain readings."""
+        """Contribution of each column, [B, F]; None if the model does not explain readings."""
         values = self.outputs.sensor_contribution
         return None if values is None else values.sum(axis=1, dtype=np.float64)
 
@@ -199,8 +199,8 @@ class Piece(NamedTuple):
     """Some windows of a request in the batch that answered them.
 
     Attributes:
-        first: Row of the first of these windows in the batch; the others follow.
-        places: Where these windows stand in the request, in the batch's order.
+        first: Row of the first of these windows in the batch; the others are in the next rows.
+        places: Places of these windows in the request, in the batch's order.
     """
 
     answers: Answers
@@ -232,7 +232,7 @@ def prediction(
     grounds: Grounds = NO_GROUNDS,
     decision: Decision | UnsetType | None = UNSET,
 ) -> Prediction:
-    """Word the answer in this row of its batch, to window `i` of its request."""
+    """Make the prediction for window `i` of the request from this row of the batch."""
     answers, manifest, outputs = piece.answers, piece.answers.manifest, piece.answers.outputs
     lower, upper = answers.interval[row]
     health = answers.health_state[row]
@@ -265,13 +265,13 @@ def prediction(
 
 
 def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caution]:
-    """Why the answer in this row, to window `i`, is to be read with care."""
+    """List the warnings of the answer in this row, to window `i`."""
     found: list[Caution] = []
     if answers.is_out_of_range[row]:
         found += _out_of_range(windows, i, answers.rules)
     if answers.state[row] == _OUT:
         found += _stuck(windows, i, answers)
-    if windows.imputed_fraction[i] * len(answers.rules.names) > 0.99:  # as much as a column is missing
+    if windows.imputed_fraction[i] * len(answers.rules.names) > 0.99:  # enough is missing for a whole column
         found += _missing_columns(windows, i, answers.rules)
     found += _of_history(windows, i, answers.rules)
     ratio, (lowest, highest) = answers.entropy[row], answers.rules.usual_entropy
@@ -286,14 +286,14 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
 
 
 def _of_history(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
-    """Warnings of which cycles there are, and how old the unit is."""
+    """List warnings about the window's cycles and the unit's age."""
     last, cycles, sent = windows.last_cycle[i], windows.lengths[i], windows.sent[i]
     if sent > cycles:
         yield Caution("truncated_to_context", f"the model reads the last {cycles} of {sent} cycles")
     if last != last:  # noqa: PLR0124 NaN
         yield CYCLE_UNKNOWN
     if last > BEYOND_OLDEST * rules.longest_life:
-        # A bundle exported by this version takes such an age for unknown, an older one for its oldest.
+        # Bundles of this version treat such an age as unknown, older ones as their highest age.
         longest = f"the longest life of training is {rules.longest_life:.12g}"
         detail = f"the model knows no age of {last:.12g}: {longest}"
         yield Caution("last_cycle_beyond_training", detail)
@@ -305,7 +305,7 @@ def _of_history(windows: Windows, i: int, rules: WindowRules) -> Iterator[Cautio
 
 
 def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
-    """One warning a column that leaves the range of training, naming the first cycle that does."""
+    """List one warning per column that leaves the training range, with the first cycle outside."""
     low, high = rules.lowest, rules.highest
     readings = windows.readings[i]
     outside = _outside(readings, rules)
@@ -320,7 +320,7 @@ def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caut
 
 
 def _stuck(windows: Windows, i: int, answers: Answers) -> Iterator[Caution]:
-    """One warning a sensor that repeats its last value, where training saw it vary."""
+    """List one warning per sensor that repeats its last value although it varied in training."""
     readings = windows.readings[i, : windows.lengths[i]]
     is_still = (readings[-STUCK_CYCLES:] == readings[-1]).all(axis=0) & (len(readings) >= STUCK_CYCLES)
     for f in answers.rules.sensors:
@@ -333,11 +333,11 @@ def _stuck(windows: Windows, i: int, answers: Answers) -> Iterator[Caution]:
 
 
 def _missing_columns(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
-    """One warning a column without any reading in the window."""
+    """List one warning per column without any reading in the window."""
     for f in np.flatnonzero(np.isnan(windows.readings[i]).all(axis=0)).tolist():
         yield Caution("missing_column", f"the window has no reading of {rules.names[f]}", rules.names[f])
 
 
 def _outside(readings: FloatArray, rules: WindowRules) -> BoolArray:
-    """Which values [..., F] are out of the range of training; those that are missing are not."""
+    """Return which values [..., F] are out of the training range; missing values are not."""
     return (readings < rules.lowest) | (readings > rules.highest)

@@ -1,15 +1,15 @@
-"""Lets requests meet: windows of many callers become one batch, and each caller gets its own answers.
+"""Batches windows of many callers, and gives each caller its own answers.
 
     submit -> callers in turn -> batch (event loop, or a thread) -> answers -> each caller's future
 
-A batch leaves as soon as something can run it, so batches grow with load and no timer is needed. A quick
-network runs on the event loop itself: waking a thread takes longer than a window. Before such a batch
-leaves, the loop yields the core as long as that brings more windows. Slow networks, GPUs and surplus
-batches of large requests run on threads. Everything but `_run` happens on the event loop: no locks.
+A batch starts as soon as something can run it, so batches grow with load and no timer is needed. A quick
+network runs on the event loop itself, because waking a thread takes longer than a window. Before such a batch
+starts, the loop yields the core as long as that brings more windows. Slow networks, GPUs and surplus batches
+of large requests run on threads. Everything but `_run` happens on the event loop, so there are no locks.
 
-Promises, tested over random arrivals, cancellations and failures: every caller gets exactly one outcome,
-its own; the queue is bounded in windows; a caller that leaves delays no other; a failed batch fails its
-callers alone; a large request does not starve small ones.
+Promises, tested over random arrivals, cancellations and failures: every caller gets exactly one outcome, its
+own; the queue is bounded in windows; a cancelled caller does not delay others; a failed batch fails only its
+own callers; a large request does not starve small ones.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from service.core.window import Windows
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 
 LOOP_SECONDS: Final = 0.01
-"""Longest batch that runs on the event loop: callers that arrive meanwhile wait as long."""
+"""Maximum seconds of a batch on the event loop: callers that arrive meanwhile wait as long."""
 YIELDS_IN_VAIN: Final = 3
-"""Yields in a row that bring no window before a batch leaves; one where a caller is alone."""
+"""Yields in a row without a new window before a batch starts; one if there is only one caller."""
 STRANGER_SECONDS: Final = 0.001
 """If a yield takes longer and brings no window, another process holds the core."""
 DISTRUSTED_BATCHES: Final = 64
-"""Batches that leave without a yield after that."""
+"""Batches that start without a yield after that."""
 STOPPED: Final = "the batch scheduler stopped; restart the process"
 _yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # not on every platform
 
@@ -51,18 +51,17 @@ class MicroBatcher:
 
     Attributes:
         runtime: Answers a batch.
-        rules: What the model asks of a window.
-        executor: Runs batches that do not run on the loop; its maker shuts it down.
-        threads: Batches that may run there at once.
-        max_batch_windows: Most windows a batch.
-        max_pending_windows: Most windows that may wait.
-        observer: Counts.
-        loop_windows: Most windows of a batch that runs on the event loop; 0: none does. From
-            `max_batch_windows` on, batches on the loop wait for each other's callers.
-        cores: Tells whether one more batch has a core to itself; None: each thread has one.
-        tracer: Records batches; None: nothing does.
-        yield_core: Lets another thread or process have the core.
-        clock: Tells the time, in seconds.
+        rules: Rules of the model for windows.
+        executor: Runs batches that do not run on the loop; its creator shuts it down.
+        threads: Maximum batches that run there at once.
+        max_batch_windows: Maximum windows in a batch.
+        max_pending_windows: Maximum windows that may wait.
+        observer: Gets the report of each batch.
+        loop_windows: Maximum windows of a batch on the event loop; 0: no batch runs there.
+        cores: Tells whether a core is idle for one more batch; None: each thread has its own core.
+        tracer: Records batches; None: they are not traced.
+        yield_core: Yields the core to another thread or process.
+        clock: Returns the time in seconds.
         runs_on_loop: Whether whole batches run on the event loop.
     """
 
@@ -142,7 +141,7 @@ class MicroBatcher:
         return bool(self._pending) or self._free < self.threads
 
     async def close(self, *, drain_seconds: float) -> None:
-        """Refuse new windows, give those at hand this long to finish, then fail the rest."""
+        """Refuse new windows, give pending ones this long to finish, then fail the rest."""
         self._closing = True
         if self._is_busy() and self.healthy:
             self._idle = asyncio.Event()
@@ -153,7 +152,7 @@ class MicroBatcher:
                 self._fail_everyone(lambda: NotReady("the service shut down before it could answer"))
 
     def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        # After the callbacks that are ready by now: requests that came together leave together.
+        # After the callbacks that are ready by now, so that requests that came together share a batch.
         if not self._dispatch_due:
             self._dispatch_due = True
             loop.call_soon(self._dispatch, loop)
@@ -178,7 +177,7 @@ class MicroBatcher:
                 self._idle.set()
 
     def _fits_loop(self) -> bool:
-        """Whether the next batch runs on the event loop; a few windows only while no thread computes."""
+        """Whether the next batch runs on the event loop; few windows do so only while no thread computes."""
         size = min(self._pending, self.max_batch_windows)
         return (
             size <= self.loop_windows
@@ -187,7 +186,7 @@ class MicroBatcher:
         )
 
     def _waits_for_more(self) -> bool:
-        """Whether to yield the core once more before the batch leaves; if so, it was just yielded."""
+        """Yield the core before a batch starts; return False once another yield would not help."""
         size = self._pending
         if not self.runs_on_loop or size >= self.max_batch_windows or self._distrust:
             self._distrust = max(0, self._distrust - 1)
@@ -221,7 +220,7 @@ class MicroBatcher:
         """Send a batch to a free thread; beside another batch of this worker only if a core is idle."""
         if not self._free or (shares_core and not self._cores.spare):
             return False
-        # Free threads share what waits: two batches of 20 end before one of 32 and one of 8.
+        # Free threads share the waiting windows: two batches of 20 end before one of 32 and one of 8.
         batch = self._take(min(self.max_batch_windows, -(-self._pending // self._free)))
         self._free -= 1
         self._cores.running[0] += 1.0
@@ -229,7 +228,7 @@ class MicroBatcher:
         return True
 
     def _take(self, size: int) -> Batch:
-        """Up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
+        """Take up to `size` windows, callers in turn; a caller's rest goes to the end of the queue."""
         batch = Batch(BatchReport(size))
         callers, now, left = self._callers, self.clock(), size
         while left and callers:
@@ -249,13 +248,13 @@ class MicroBatcher:
         return batch
 
     def _work(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
-        """Run a batch on a thread, and hand its outcome to the loop."""
+        """Run a batch on a thread and pass its outcome to the loop."""
         error = self._run(batch)
-        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits
             loop.call_soon_threadsafe(self._deliver, loop, batch, error)
 
     def _run(self, batch: Batch) -> BaseException | None:
-        """Ask the graph; what went wrong."""
+        """Run the graph; return the error, if any."""
         trace, failure, runtime = None, None, self.runtime
         try:
             if self.tracer is not None:
@@ -283,7 +282,7 @@ class MicroBatcher:
         self._dispatch(loop)
 
     def _finish(self, batch: Batch, error: BaseException | None) -> None:
-        """Hand answers to their callers, and report the batch."""
+        """Give the answers to their callers, and report the batch."""
         if batch.answers is None:
             for caller, _ in batch.shares:
                 self._fail(caller, RuntimeFailed("inference failed"), cause=error)
@@ -309,7 +308,7 @@ class MicroBatcher:
             caller.missing -= len(places)
             if not caller.missing:
                 self._running.discard(caller)
-                if not caller.future.done():  # the caller may have left
+                if not caller.future.done():  # it may be cancelled
                     caller.done_at = now
                     report.answered.append(now - caller.taken_at)
                     caller.future.set_result(caller.pieces)
@@ -321,7 +320,7 @@ class MicroBatcher:
             caller.future.set_exception(error)
 
     def _withdraw(self, caller: Caller) -> None:
-        """Take back the windows that no batch has taken yet."""
+        """Remove the caller's windows that no batch has taken yet."""
         waiting = len(caller.order) - caller.next
         self._running.discard(caller)
         if waiting and caller in self._callers:
@@ -332,7 +331,7 @@ class MicroBatcher:
             self._idle.set()
 
     def _stop(self, error: BaseException) -> None:
-        """The scheduler itself is broken: tell every caller, now and from now on."""
+        """Fail every waiting and every later caller: the scheduler itself is broken."""
         self._failure = error
         self._fail_everyone(lambda: RuntimeFailed(STOPPED), cause=error)
 

@@ -16,7 +16,7 @@ from service.settings import Settings, unknown_variables
 
 
 def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
-    """Load and prove every bundle that the settings name, on the provider that they ask for.
+    """Load and check every bundle that the settings name, on the provider that they name.
 
     Raises:
         InvalidBundle: there is none, one cannot be trusted, or two have one name.
@@ -38,10 +38,10 @@ def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
 
 
 def load_bundle(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
-    """Load and prove one bundle as the settings ask.
+    """Load and check one bundle, as the settings demand.
 
     Raises:
-        InvalidBundle: it is damaged, altered, not signed as demanded, or answers otherwise on this machine.
+        InvalidBundle: it is damaged, altered, not signed as required, or answers differently on this machine.
     """
     return OnnxRuntime.load(
         folder,
@@ -52,7 +52,7 @@ def load_bundle(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
 
 
 def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
-    """Load a bundle that is to serve beside others: its promises hold, and it is warm.
+    """Load a bundle at run time: also check its promises and warm it up.
 
     Raises:
         InvalidBundle: as `load_bundle`, or it breaks a promise, or changed meanwhile.

@@ -1,9 +1,9 @@
-"""Candidates beside a model that serves: a shadow answers nobody, a canary a share of the requests.
+"""Candidates beside a serving model: a shadow's answers are only compared, a canary's are returned.
 
-A shadow is asked after the model that serves, and nobody waits for it. A canary is asked first, and the model
-that serves after each of its answers; their differences are added up over all workers, and beyond a bound the
-canary answers nothing more. A unit that is asked for alone stays with one model: its name decides, in every
-worker and whatever the order of requests.
+A shadow runs after the serving model, and no request waits for it. A canary answers first, and the serving
+model runs after each of its answers; their differences are added up over all workers, and beyond a bound the
+canary stops answering. Single-unit requests are routed by the unit's name, so a unit always gets the same
+model, in every worker.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from service.errors import ServiceError
 
 RUL, LOWER, UPPER, NOVELTY = range(4)
 MOST_WAITING: Final = 4
-"""Requests that wait for the candidate; while more would, it is not asked."""
+"""Maximum requests that wait for a comparison; beyond it requests are not compared."""
 SUMS: Final = 4
-"""Failed requests, compared windows, their absolute differences, windows that a canary alone finds novel."""
+"""Failed requests, compared windows, their absolute differences, windows novel to the canary only."""
 
 
 class Uncounted:
-    """Takes the reports of a candidate's batches: they are no predictions of the service."""
+    """Ignores reports of a candidate's batches: their predictions are not the service's."""
 
     def ran(self, _report: BatchReport, /) -> None:
         """Forget the report."""
@@ -43,10 +43,10 @@ class Uncounted:
 
 @dataclass(eq=False)
 class Shadow:
-    """A batcher that answers as `serving` does, and asks `candidate` after a share of the requests.
+    """A batcher that answers with `serving`, then runs `candidate` on a share of the requests.
 
-    `compared` takes the candidate's and the served answers, [W, 4] each: RUL, lower, upper, novelty. `failed`
-    is called after a request that the candidate did not answer.
+    `compared` gets the candidate's and the served answers, [W, 4] each: RUL, lower, upper, novelty. `failed`
+    is called after each request that the candidate did not answer.
     """
 
     serving: Batcher
@@ -61,7 +61,7 @@ class Shadow:
         self._waiting: set[asyncio.Task[None]] = set()
 
     async def submit(self, windows: Windows) -> list[Piece]:
-        """Answer windows by the model that serves."""
+        """Answer windows with the serving model."""
         pieces = await self.serving.submit(windows)
         if not windows.is_probe and next(self._is_compared) and len(self._waiting) < MOST_WAITING:
             loop = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ class Shadow:
 
     async def _compare(self, windows: Windows, pieces: Sequence[Piece]) -> None:
         try:
-            probe = msgspec.structs.replace(windows, is_probe=True)  # no prediction of the service
+            probe = msgspec.structs.replace(windows, is_probe=True)  # not a prediction of the service
             shadow = _rows(await self.candidate.submit(probe), len(windows.lengths))
         except ServiceError:
             self.failed()
@@ -85,11 +85,11 @@ class Canary:
     """A candidate beside `serving`.
 
     Attributes:
-        model: The candidate; the serving model is asked after each of its answers.
+        model: The candidate; the serving model runs after each of its answers.
         sums: Shared by the workers.
-        count_asked, count_failed: Called with each request that it takes, and that it did not answer.
-        count_compared: Takes its answers and the served ones, [W, 4] each.
-        give_back: Ends it in all workers.
+        count_asked, count_failed: Called for each request that it gets, and for each that it fails.
+        count_compared: Gets its answers and those of the serving model, [W, 4] each.
+        give_back: Ends the canary in all workers.
     """
 
     model: LoadedModel
@@ -112,7 +112,7 @@ class Canary:
         self._in_turn = evenly(self.share)
 
     def takes(self, unit: str | None) -> bool:
-        """Whether the candidate answers a request: by its first unit, or in turn where that has no name."""
+        """Whether the candidate answers a request: by its first unit, or in turn if that has no name."""
         if self._is_over:
             return False
         if unit is None:
@@ -129,7 +129,7 @@ class Canary:
         self._add(1, 0, 0, 0)
 
     def compared(self, other: FloatArray, answered: FloatArray) -> None:
-        """Add what the serving model says of windows that the candidate has answered, if it says anything."""
+        """Compare the candidate's answers with those of the serving model, if it answers."""
         self.count_compared(answered, other)
         difference = np.abs(answered[:, RUL] - other[:, RUL]).sum()
         is_novel = answered[:, NOVELTY] > NOVELTY_LIMIT
@@ -146,7 +146,7 @@ class Canary:
 
 
 def without_candidate(model: LoadedModel) -> LoadedModel:
-    """Return the model as it was before a candidate stood beside it."""
+    """Return the model without its candidate."""
     batcher = model.batcher
     plain = batcher.serving if isinstance(batcher, Shadow) else batcher
     return replace(model, batcher=plain, candidate=None, canary=None)
@@ -162,7 +162,7 @@ def _rows(pieces: Sequence[Piece], windows: int) -> FloatArray:
 
 
 def _beyond(sums: FloatArray, bounds: Bounds) -> str:
-    """Say which bound is passed; empty: none."""
+    """Name the bound that is passed; empty: none."""
     failed, windows, difference, novel = sums.tolist()
     if failed > bounds.failed:
         return f"{failed:g} requests failed, bound {bounds.failed}"

@@ -1,4 +1,4 @@
-"""Messages about a change of models, between workers and their supervisor; needs no ONNX Runtime."""
+"""Messages between workers and their supervisor about changes of models; needs no ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Action(StrEnum):
 
 
 BESIDE: Final = (Action.SHADOW, Action.CANARY)
-"""Changes that bring a candidate beside the model that serves."""
+"""Changes that start a candidate beside the serving model."""
 ENDS: Final = {Action.UNSHADOW: Action.SHADOW, Action.UNCANARY: Action.CANARY}
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Bounds of a canary, beyond which it answers nothing more.
+    """Bounds of a canary, beyond which it stops answering.
 
     Attributes:
-        failed: Most requests that it may fail to answer.
-        difference: Largest mean absolute difference from the RUL of the model that serves, in cycles.
-        novel: Largest share of windows that are out of distribution to it alone.
-        windows: Least windows from which differences are judged.
+        failed: Maximum requests that it may fail to answer.
+        difference: Maximum mean absolute difference from the RUL of the serving model, in cycles.
+        novel: Maximum share of windows that are out of distribution for the canary only.
+        windows: Windows to compare before `difference` and `novel` apply.
     """
 
     failed: int = 0
@@ -54,14 +54,14 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of the models that serve: the model that it concerns, the bundle that it brings.
+    """A change of the serving models: the name of the model, and the bundle to load.
 
     Attributes:
-        share: Share of requests after which a shadow is asked, or that a canary answers.
-        bounds: Of a canary.
-        sha256: The only digest that the bundle may have; empty: any.
-        reason: The bound that a canary has passed, which ends the canary that this change but for action and
-            reason has begun; empty: somebody ends it.
+        share: Share of requests that a shadow gets too, or that a canary answers.
+        bounds: Bounds of a canary.
+        sha256: The digest that the bundle must have; empty: any.
+        reason: The bound that the canary has passed; empty: ended by request. The canary that ends is that of
+            the change with the same fields but action and reason.
     """
 
     action: Action
@@ -74,11 +74,11 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A candidate beside a model that serves.
+    """A candidate beside a serving model.
 
     Attributes:
-        change: The change that brought it, and brings it back in a worker that restarts.
-        returned: Why it answers nothing more; empty: it does.
+        change: The change that started it; a restarted worker repeats it.
+        returned: Why it stopped answering; empty: it answers.
     """
 
     change: Change

@@ -17,11 +17,11 @@ from service.core.turns import Turns
 from service.core.window import Windows
 
 ADVISED: Final = frozenset({RulState.ESTIMATED, RulState.AT_LEAST_CAP})
-"""States of an RUL that a decision can rest on."""
+"""RUL states that allow a decision."""
 
 
 class Planner:
-    """Decides for one model; `costs` serve requests that name none."""
+    """Decides for one model; `costs` are the default of requests without costs."""
 
     def __init__(self, manifest: Manifest, costs: Costs | None = None) -> None:
         self.costs: Final = costs
@@ -32,7 +32,7 @@ class Planner:
     async def of_pieces(
         self, windows: Windows, pieces: Sequence[Piece], costs: Costs
     ) -> dict[int, Decision | None]:
-        """Decide on each window, by its place in the request, in turns with other requests."""
+        """Decide for each window, by its place in the request; other requests get turns."""
         found: dict[int, Decision | None] = {}
         turns = Turns()
         for piece in pieces:
@@ -42,7 +42,7 @@ class Planner:
         return found
 
     def _of_answer(self, answers: Answers, row: int, last_cycle: float, costs: Costs) -> Decision | None:
-        """Decide on one row of a batch; None where it is no ground for a decision."""
+        """Decide for one row of a batch; return None if its answer allows no decision."""
         lower, upper = answers.interval[row]
         probabilities = dict(zip(self._horizons, answers.failure_probability[row], strict=True))
         forecast = Forecast(answers.rul[row], lower, upper, probabilities)
@@ -52,9 +52,9 @@ class Planner:
     def plan(
         self, forecast: Forecast, costs: Costs, *, state: RulState, age: float, coverage: float, cap: float
     ) -> tuple[Decision, CostCurve] | None:
-        """Decide, and return the cost of every other stop; None where the answer is no ground to decide.
+        """Decide, and return the cost of every other stop; None if the answer allows no decision.
 
-        `age` is the unit's cycle number; NaN = unknown. `coverage` of the interval and `cap` are those of the
+        `age` is the unit's cycle number; NaN = unknown. `coverage` of the interval and `cap` belong to the
         version that answered.
         """
         if state not in ADVISED or not age >= 1:

@@ -1,7 +1,7 @@
-"""Sensors that left their healthy range, and the clauses that say what this does to an estimate.
+"""Sensors that left their healthy range, and clauses about their effect on an estimate.
 
-Arithmetic and words alone: `service.core.explanations` asks the model. A clause compares the answer with
-that to the same window in which the sensor stayed in the middle of its healthy range.
+This module only computes and words; `service.core.explanations` asks the model. A clause compares the answer
+with the answer to the same window in which the sensor stayed in the middle of its healthy range.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from model.domain import BoolArray, FloatArray
 from service.core.queries import Clause, Side, Together
 
 LEAST_SHARE: Final = 2 / 3
-"""Least share of the readings since a departure that are outside: noise crosses any bound."""
+"""Minimum share of the readings since a departure that are outside: noise crosses any bound."""
 LEAST_OUTSIDE: Final = 5
-"""Fewest readings outside: one healthy reading in twenty is outside by chance."""
+"""Minimum readings outside: one healthy reading in twenty is outside by chance."""
 LEAST_EFFECT: Final = 1.0
-"""Least effect in cycles that is worth a clause."""
+"""Minimum effect for a clause, in cycles."""
 LEAST_RATIO: Final = 1 / 3
 """A contribution and an effect that differ by more than a factor of three contradict each other."""
 MOST_CLAUSES: Final = 3
-"""Most sensors in a sentence, those with the largest effect."""
+"""Maximum sensors in a sentence: those with the largest effect."""
 
 
 class Departure(NamedTuple):
     """A sensor outside its healthy range up to the end of its window.
 
     Attributes:
-        column: Place of the sensor among the model's columns.
-        start: Place in the window of its first reading outside.
-        is_steady: Whether all readings since are outside.
+        column: Index of the sensor among the model's columns.
+        start: Index in the window of its first reading outside.
+        is_steady: Whether all later readings are outside too.
     """
 
     column: int
@@ -43,7 +43,7 @@ class Departure(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """An answer in cycles: as it is reported, and before it is cut to 0..cap and read as "at least"."""
+    """An answer in cycles: as reported, and before it is cut to 0..cap and read as "at least"."""
 
     rul: float
     is_at_least: bool
@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
 
 
 def departures(readings: FloatArray, healthy: Range, sensors: Sequence[int]) -> list[Departure]:
-    """Find the sensors that left their healthy range, [T, F]; missing readings are neither in nor out."""
+    """Find the sensors that left their healthy range, [T, F]; missing readings do not count."""
     found: list[Departure] = []
     known = _to_the_end(~np.isnan(readings))
     sides: list[tuple[Side, BoolArray]] = [
@@ -86,19 +86,20 @@ def account(
     names: Sequence[str],
     first_cycle: int,
 ) -> tuple[str, list[Clause], Together | None]:
-    """Say what departures do to an estimate, the most first.
+    """Describe the effect of departures on an estimate, largest first.
 
     Args:
         departed: The sensors outside their healthy range.
         answer: The estimate.
-        without: The estimate with each of them in its healthy range, and with several the one with all.
-        of_readings: Cycles of RUL of each reading, [T, F].
+        without: The estimate with each of them in its healthy range; if there are several, then also with all
+        of them.
+        of_readings: Contribution of each reading in cycles of RUL, [T, F].
         names: Of all columns.
         first_cycle: Number of the window's first cycle.
 
     Returns:
-        The sentence and its clauses, without those that the recomputed answer contradicts, and the effect of
-        all departures at once.
+        The sentence, its clauses without those that contradict the contributions, and the joint effect of all
+        departures.
     """
     added = [float(of_readings[each.start :, each.column].sum()) for each in departed]
     found = [
@@ -122,7 +123,7 @@ def account(
 
 
 def _is_confirmed(contribution: float, answer: Estimate, without: Estimate) -> bool:
-    """Say whether an effect is worth a clause, and agrees with the contribution in sign and size."""
+    """Return whether an effect is large enough for a clause and agrees with the contribution."""
     effect = answer.unclipped - without.unclipped
     return (
         abs(answer.rul - without.rul) >= LEAST_EFFECT
@@ -134,7 +135,7 @@ def _is_confirmed(contribution: float, answer: Estimate, without: Estimate) -> b
 def _clause(
     departure: Departure, name: str, first_cycle: int, *, answer: Estimate, without: Estimate
 ) -> tuple[Clause, str]:
-    """Word a departure in full, and as a later clause of a sentence."""
+    """Word a departure twice: in full, and as a later clause of a sentence."""
     cycle = first_cycle + departure.start
     side = departure.side if departure.is_steady else f"mostly {departure.side}"
     since = f"since cycle {cycle}{' or earlier' if departure.start == 0 and first_cycle > 1 else ''}"

@@ -1,6 +1,6 @@
-"""Explain an answer beyond its attention: by sensor and reading, in words, and whether to trust it.
+"""Explains answers by sensor and reading, in words, and judges whether to trust the evidence.
 
-All of it may ask the model again, by the same batcher: one submission of variations for each window. This
+All of it may run the model again through the same batcher: one submission of variations per window. This
 module must not know requests.
 """
 
@@ -26,15 +26,15 @@ from service.core.rules import WindowRules
 from service.core.window import Windows, check
 
 SUPPORTED_AGREEMENT: Final = 0.6
-"""Least rank correlation of evidence with the effect of hiding single cycles; the place of a cycle alone
+"""Minimum rank correlation of evidence with the effect of hiding single cycles; the place of a cycle alone
 reaches 0.70 on average over test units of FD001 (docs/trust.md)."""
 SUPPORTED_SKILL: Final = 0.5
-"""Least skill in the average life of the training units: evidence of shuffled weights may agree with hiding
-cycles, and still tells nothing of wear (docs/trust.md)."""
+"""Minimum skill on the average life of the training units. With shuffled weights, evidence may agree with
+hiding cycles although the model knows nothing of wear (docs/trust.md)."""
 FEWEST_CYCLES: Final = 10
-"""Fewest cycles with readings that can be supported: of ten, one random order in 27 reaches the agreement."""
+"""Minimum cycles with readings for `supported`: with ten, one random order in 27 reaches the agreement."""
 MOST_DEPARTURES: Final = 16
-"""Most sensors whose departure is recomputed; further ones are not said."""
+"""Maximum sensors whose departure is recomputed; others are left out."""
 LIFE_POINTS: Final = 6
 """Places in the average life, from failure to the cap or the longest life, at which skill is measured."""
 
@@ -58,7 +58,7 @@ class _Asked(NamedTuple):
 
     @property
     def of_readings(self) -> FloatArray | None:
-        """Cycles of RUL of each reading, [cycles, F], where the graph gives them."""
+        """Contribution of each reading, [cycles, F]; None if the graph has none."""
         found = self.piece.answers.outputs.sensor_contribution
         return None if found is None else found[self.row, : self.cycles]
 
@@ -92,14 +92,14 @@ class Explainer:
         return found
 
     async def _by_sensors(self, asked: _Asked) -> Grounds:
-        """Say how many cycles each sensor adds: by the graph, else by leaving it out."""
+        """Return the contribution of each sensor: from the graph, else by occlusion."""
         if asked.of_readings is not None:
             return Grounds(self._sums(asked.of_readings))
         (left_out,) = await self._ask(asked, [without_each(asked.readings, self._rules.sensors)])
         return Grounds(self._left_out(asked, left_out))
 
     async def _full(self, asked: _Asked) -> Grounds:
-        """Explain a window; all of its variations leave in one submission."""
+        """Explain a window; submit all of its variations at once."""
         skill, cycles, sensors = await self._skill(), asked.cycles, self._rules.sensors
         readings, given = asked.readings, asked.of_readings
         typical = self._typical.of(readings[None, :cycles])[0]
@@ -137,22 +137,22 @@ class Explainer:
         return Grounds(of_sensors, trust, explanation)
 
     def _sums(self, of_readings: FloatArray) -> dict[str, float]:
-        """Add the cycles of the readings of each column that contributes, [T, F]."""
+        """Add up the contributions [T, F] of each contributing column."""
         sums = of_readings.sum(axis=0, dtype=np.float64).tolist()
         return {self._rules.names[column]: sums[column] for column in self._rules.contributing}
 
     def _left_out(self, asked: _Asked, without: Sequence[Estimate]) -> dict[str, float]:
-        """Take what each sensor adds from the answers without it.
+        """Compute the contribution of each sensor from the answers without it.
 
-        Answers count before they are cut to 0..cap, or a sensor would seem to say nothing at the cap.
-        Settings are left in: without them the model would assume another regime.
+        Answers are compared before they are cut to 0..cap: at the cap, no sensor would have an effect.
+        Settings are never hidden: without them the model would assume another regime.
         """
         answer = asked.estimate.unclipped
         pairs = zip(self._rules.sensors, without, strict=True)
         return {self._rules.names[column]: answer - each.unclipped for column, each in pairs}
 
     def _shared(self, asked: _Asked, blocks: Sequence[slice], hidden: Sequence[Estimate]) -> FloatArray:
-        """Share the effect of hiding each block among its readings, [cycles, F]; 0 where missing."""
+        """Divide the effect of hiding each block among its readings, [cycles, F]; 0 where missing."""
         known = ~np.isnan(asked.readings[: asked.cycles])
         found, answer, effects = np.zeros(known.shape), asked.estimate.unclipped, iter(hidden)
         for column in self._rules.sensors:
@@ -164,7 +164,7 @@ class Explainer:
     def _agreement(self, asked: _Asked, cycles: IntArray, hidden: Sequence[Estimate]) -> float | None:
         """Compare the evidence of cycles with the effect of hiding each of them alone.
 
-        Cycles without a reading have no evidence and no effect: their ties would seem to agree.
+        Cycles without a reading are left out: their evidence and effect are both 0 and would seem to agree.
         """
         evidence = asked.piece.answers.outputs.evidence
         if evidence is None:
@@ -173,9 +173,9 @@ class Explainer:
         return rank_correlation(evidence[asked.row, cycles], effect)
 
     async def _skill(self) -> float:
-        """Measure once how much of the average life of the training units the model's answers explain.
+        """Measure once the model's skill on the average life of the training units.
 
-        1: the answers are the RUL; 0: they are as far off as the mean RUL would be.
+        1: the answers equal the RUL; 0: they are no better than the mean RUL.
         """
         if self._known_skill is None:
             longest = min(self._manifest.cap, self._manifest.degradation.rul[-1])
@@ -218,5 +218,5 @@ def _trust(agreement: float | None, skill: float) -> Trust:
 
 
 def _contiguous(values: FloatArray) -> FloatArray:
-    """Copy a column to float32, which is all that is known of it."""
+    """Copy a column to float32, the precision in which it was given."""
     return np.ascontiguousarray(values, np.float32)

@@ -2,7 +2,7 @@
 
     starting ── ready ── lame_duck ── draining
 
-`lame_duck`: not ready, so that load balancers go elsewhere, but requests are still answered.
+`lame_duck`: not ready, so that load balancers stop sending requests; those that come are answered.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Lifecycle:
         healthy: Whether the parts that cannot recover still work.
 
     Attributes:
-        in_flight: Requests and streams that a drain waits for; whoever lowers it calls `ended`, at least
-            once the service drains.
+        in_flight: Requests and streams that a drain waits for. Code that lowers it must call `ended` while
+        the service drains.
     """
 
     def __init__(self, healthy: Callable[[], bool]) -> None:
@@ -57,7 +57,7 @@ class Lifecycle:
                     begin()
 
     def when_draining(self, begin: Callable[[], None]) -> None:
-        """Call this when draining begins, for what would not end by itself."""
+        """Register a callback for the start of the drain, to end what would not end by itself."""
         self._when_draining.append(begin)
 
     def check_alive(self) -> None:
@@ -70,10 +70,10 @@ class Lifecycle:
             raise RuntimeFailed("the batch scheduler stopped; restart the process")
 
     def check_ready(self) -> None:
-        """Check that the service wants requests.
+        """Check readiness.
 
         Raises:
-            NotReady: it does not; the message has the reason.
+            NotReady: the service is not ready; the message has the reason.
         """
         if self.phase is not Phase.READY:
             raise NotReady(f"the service is {self.phase}: {self._reason}")
@@ -82,20 +82,20 @@ class Lifecycle:
         """Check that the service answers requests.
 
         Raises:
-            NotReady: it does not; the message has the reason.
+            NotReady: it starts or drains; the message has the reason.
         """
         if self.phase is not Phase.LAME_DUCK:
             self.check_ready()
 
     def ended(self) -> None:
-        """Something that a drain waits for has ended."""
+        """Note that a request or stream has ended, if a drain waits for it."""
         if not self.in_flight:
             self._idle.set()
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse what is new and wait for what is in flight; False where that took longer.
+        """Refuse new requests and wait for those in flight; return False if that took longer.
 
-        Asked again, it waits for what is left of the first time, not as long again.
+        A second call waits only for the rest of the first call's time.
         """
         self.enter(Phase.DRAINING, "it is shutting down")
         if not self.in_flight:

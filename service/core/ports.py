@@ -1,7 +1,7 @@
-"""What the core needs from outside, as protocols: counting, tracing, keeping, and numbers that workers share.
+"""Protocols through which the core uses metrics, tracing, the store, and numbers that workers share.
 
-The core calls these and imports none of the packages that implement them: `service.metrics` counts,
-`service.tracing` traces, `service.store` keeps predictions. `service.assembly` joins them.
+The core imports none of the packages that implement them: `service.metrics`, `service.tracing` and
+`service.store`. `service.assembly` joins them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Caller(msgspec.Struct, eq=False):
     """A request in the batcher.
 
     Attributes:
-        windows: What it asks.
+        windows: Windows to answer.
         order: The order in which batches take its windows.
         trace: The request's trace, where it is recorded.
         arrived, taken_at, done_at: Seconds of `perf_counter`: submitted, first window taken, last window
-            answered; 0 where it has not come to that.
-        missing: Windows without an answer.
-        next: Windows that batches have taken.
-        pieces: What has been answered.
+        answered; 0 until then.
+        missing: Number of windows without an answer so far.
+        next: Number of windows that batches have taken.
+        pieces: Answers so far.
     """
 
     windows: Windows
@@ -46,16 +46,17 @@ class Caller(msgspec.Struct, eq=False):
 
 
 class BatchReport(msgspec.Struct, eq=False):
-    """Figures of a batch that wait to be counted: they hold nothing that a request has sent.
+    """Figures of a batch, to be counted later; they keep no data of a request.
 
     Attributes:
         size: Windows of the batch.
-        queued: Seconds that each request waited whose first window is in this batch.
-        answered: Seconds from the first window's batch to the last answer, of each request that it ended.
-        seconds: One run of the graph.
-        answers: Answers of the graph, without explanations of readings; None where it failed.
-        units, imputed_fraction, is_probe: Of each window that was answered, as in `Windows`; units with
-            their tenant, where there is one.
+        queued: Waiting time in seconds of each request whose first window is in this batch.
+        answered: Seconds from the batch of its first window to its last answer, of each request that this
+        batch completes.
+        seconds: Duration of the run of the graph.
+        answers: Answers of the graph, without explanations of readings; None if it failed.
+        units, imputed_fraction, is_probe: Of each answered window, as in `Windows`; a unit has its tenant, if
+        there is one.
     """
 
     size: int
@@ -96,7 +97,7 @@ class Batcher(Protocol):
 
 
 class BatchObserver(Protocol):
-    """Counts the batcher's work, on the event loop; `service.metrics.metrics.ModelMetrics` is one."""
+    """Counts the batcher's work; `service.metrics.metrics.ModelMetrics` implements it."""
 
     def ran(self, report: BatchReport, /) -> None:
         """Keep the report of a batch to count it; never fails."""
@@ -118,7 +119,7 @@ class Recorder(Protocol):
         *,
         tenant: str,
     ) -> None:
-        """Keep the predictions of a tenant's windows, as these pieces answered; never waits, never fails."""
+        """Keep a tenant's predictions, made of these pieces; never waits or fails."""
 
 
 class Submission(Protocol):
@@ -129,7 +130,7 @@ class Submission(Protocol):
 
 
 class RequestTrace(Protocol):
-    """The trace of one request; one that is not recorded still names the request in the log."""
+    """The trace of one request; its ids are in the log even if it is not recorded."""
 
     def begin(self, request_id: str) -> None:
         """Make this request the current one."""
@@ -154,28 +155,28 @@ class Tracer(Protocol):
     def request(
         self, transport: Transport, route: Route, carrier: Mapping[str, Any] | None
     ) -> RequestTrace | None:
-        """Begin the trace of a request; None where its route is not traced.
+        """Begin the trace of a request; return None if its route is not traced.
 
         Args:
             transport: How the request came.
             route: Its route.
-            carrier: The ASGI scope or gRPC's metadata; both may name the caller's trace. None for a part
-                of the current request, such as a reading of a stream.
+            carrier: The ASGI scope or gRPC metadata, which may name the caller's trace; None for a part of
+            the current request, such as a reading of a stream.
         """
         ...
 
     def submitted(self) -> Submission | None:
-        """Note that the current request gives windows to the batcher; None where it is not recorded."""
+        """Note that the current request submits windows; return None if it is not recorded."""
         ...
 
     def batch(
         self, submissions: Iterable[Submission | None], *, model: str, windows: int
     ) -> BatchTrace | None:
-        """Begin the trace of a batch; None where no recorded request is in it."""
+        """Begin the trace of a batch; return None if it has no recorded request."""
         ...
 
     def close(self) -> None:
-        """Send what is still held; blocks for a few seconds at most."""
+        """Send all buffered spans; blocks for a few seconds at most."""
 
 
 class Slots(Protocol):
@@ -192,5 +193,5 @@ class Slots(Protocol):
         ...
 
     def each_living(self) -> FloatArray:
-        """The values of each worker, [workers, size]; 0 of one that does not live."""
+        """The values of each worker, [workers, size]; 0 for a worker that is not running."""
         ...

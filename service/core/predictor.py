@@ -1,7 +1,7 @@
-"""The one place where a query becomes a reply, on every transport.
+"""Answers queries, for every transport.
 
-HTTP, gRPC and `rul predict --bundle` call `Predictor.predict`, and streams `Predictor.answer`; the Open
-Inference Protocol, which words tensors, asks the same batchers. This module must not know statuses.
+HTTP, gRPC and `rul predict --bundle` call `Predictor.predict`, streams call `Predictor.answer`, and the Open
+Inference Protocol, which returns tensors, uses the same batchers. This module must not know statuses.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from service.labels import Stage
 Answered = TypeVar("Answered")
 
 BY_SENSORS: Final = frozenset({Explain.SENSORS, Explain.FULL})
-"""Levels that show what each sensor adds."""
+"""Levels that include contributions of sensors."""
 
 YIELD_EVERY: Final = 16
-"""Windows that are laid out before others may get the loop."""
+"""Windows to lay out before other requests get the loop."""
 
 
 class Canary(Protocol):
@@ -80,7 +80,7 @@ class LoadedModel:
 
     Attributes:
         candidate: The candidate beside it, if any.
-        canary: The same where it answers a share of the requests.
+        canary: The candidate, if it answers a share of the requests.
     """
 
     manifest: Manifest
@@ -98,7 +98,7 @@ class LoadedModel:
     def of(
         cls, runtime: Runtime, batcher: Batcher, *, max_window_cycles: int, costs: Costs | None = None
     ) -> LoadedModel:
-        """What `Predictor` needs of a model, worked out once; `costs` serve requests that name none."""
+        """Make a model ready for `Predictor`; `costs` are the default of requests without costs."""
         manifest = runtime.manifest
         rules = WindowRules.of(manifest, max_window_cycles=max_window_cycles)
         return cls(
@@ -115,7 +115,7 @@ class LoadedModel:
     def routed(
         self, unit: str | None, ask: Callable[[LoadedModel], Awaitable[Answered]]
     ) -> Awaitable[Answered]:
-        """Ask this model, or its canary if that takes the unit and does not fail."""
+        """Answer with this model, or with its canary if that takes the unit and does not fail."""
         if self.canary is None or not self.canary.takes(unit):
             return ask(self)
         return self._by_canary(self.canary, ask)
@@ -129,7 +129,7 @@ class LoadedModel:
 
 
 class Predictor:
-    """Checks, asks the batcher, and words the answer."""
+    """Checks windows, submits them to the batcher, and makes the reply."""
 
     def __init__(
         self,
@@ -144,13 +144,13 @@ class Predictor:
         self._recorder: Final = recorder
 
     def serve(self, models: Mapping[str, LoadedModel]) -> None:
-        """Answer with these models from now on; what has begun ends with the model that it began with."""
+        """Answer with these models from now on; requests in flight end with their old model."""
         self.models.clear()
         self.models.update(models)
         self._only = next(iter(models.values())) if len(models) == 1 else None
 
     def model(self, name: str | None) -> LoadedModel:
-        """The model of this name, or the only one there is.
+        """Return the model of this name, or the only one.
 
         Raises:
             UnknownModel: no such model is loaded.
@@ -173,12 +173,12 @@ class Predictor:
         stages: Stages | None = None,
         tenant: str = "",
     ) -> PredictReply:
-        """Answer every window of a query; the query's windows are released as soon as they are laid out.
+        """Answer every window of a query; release the query's windows once they are laid out.
 
         Args:
             query: The request.
-            parts: Its windows, where they are laid out already.
-            stages: Takes the stage that wording the answers is.
+            parts: Its windows, if they are laid out already.
+            stages: Gets the stage of making the predictions.
             tenant: The owner of the units.
 
         Raises:
@@ -200,7 +200,7 @@ class Predictor:
         units = [window.name for window in query.windows] if problems else []
         if problems and not query.partial:
             raise _invalid(problems, count)
-        query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
+        query.windows = []  # or a waiting request would keep thirty bytes per reading
         name, answered = model.name, list[Prediction]()
         if windows is not None:
             name, answered = await model.routed(
@@ -228,7 +228,7 @@ class Predictor:
         store: bool = True,
         costs: Costs | None = None,
     ) -> tuple[ModelName, list[Prediction]]:
-        """Answer checked windows, in their order, and say by which model; without `store` nobody keeps them.
+        """Answer checked windows in order; return the model's name too. Without `store`, keep no prediction.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
@@ -288,7 +288,7 @@ def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> Invalid
 
 
 def _refused(unit: str | None, i: int, problems: Sequence[Problem]) -> Refused:
-    """A window's own error, in its place."""
+    """The error of one window, in place of its prediction."""
     placed = [p.below(f"/windows/{i}") for p in problems]
     detail = "; ".join(f"{p.pointer}: {p.detail}" for p in placed[:3])
     return Refused(

@@ -1,6 +1,6 @@
-"""Variations of one window that the model answers beside it: what hiding a reading does, and wear.
+"""Variations of a window, with readings hidden or replaced, from which explanations are computed.
 
-Pure array work; `service.core.explanations` asks the model and reads the answers.
+Pure array functions; `service.core.explanations` asks the model and reads the answers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from service.core.departures import Departure
 from service.core.window import Windows
 
 MOST_BLOCKS: Final = 256
-"""Most variations of a window that hide readings of one sensor; in longer windows each hides more cycles."""
+"""Maximum variations that hide sensors in blocks; in longer windows each hides more cycles."""
 
 
 def probes(windows: Windows, i: int, readings: Sequence[FloatArray]) -> Windows:
-    """Vary window `i`: each part [P, T, F] has the readings of its variations."""
+    """Make variations of window `i` with the readings of each part [P, T, F]."""
     varied = np.concatenate(readings)
     return replace(windows.only([i] * len(varied)), readings=varied, is_probe=True)
 
@@ -35,7 +35,7 @@ def without_each(readings: FloatArray, columns: Sequence[int]) -> FloatArray:
 def hiding_each(readings: FloatArray, typical: FloatArray, cycles: IntArray) -> FloatArray:
     """Hide each of these cycles [n] alone: it takes the readings of `typical`, [T, F] -> [n, T, F].
 
-    `typical` is NaN where a reading is missing: a hidden cycle must not tell more than it did.
+    `typical` is NaN where a reading is missing, so that hiding a cycle adds no information.
     """
     varied = np.repeat(readings[None], len(cycles), axis=0)
     varied[np.arange(len(cycles)), cycles] = typical[cycles]
@@ -43,7 +43,7 @@ def hiding_each(readings: FloatArray, typical: FloatArray, cycles: IntArray) -> 
 
 
 def blocks_of(cycles: int, sensors: int) -> list[slice]:
-    """Deal cycles into blocks; blocks times sensors is at most `MOST_BLOCKS`, with one block at least.
+    """Divide cycles into blocks: at least one, and at most `MOST_BLOCKS` blocks times sensors.
 
     >>> blocks_of(5, 128)
     [slice(0, 3, None), slice(3, 5, None)]
@@ -66,7 +66,7 @@ def hiding_blocks(
 def staying_healthy(readings: FloatArray, middle: FloatArray, departed: Sequence[Departure]) -> FloatArray:
     """Return each sensor that departed to the middle of its healthy range, [T, F] -> [P, T, F].
 
-    With several sensors a last variation returns all of them. Missing readings stay missing.
+    If there are several, a last variation returns all of them. Missing readings stay missing.
     """
     groups = [[each] for each in departed] + [departed] * (len(departed) > 1)
     varied = np.repeat(readings[None], len(groups), axis=0)

@@ -1,6 +1,6 @@
-"""Providers of ONNX Runtime, their order, and why another one runs.
+"""Providers of ONNX Runtime: their order, and the reasons for a fallback.
 
-Plain decisions, so that they can be tested where there is no GPU. This module must not know ONNX Runtime.
+Pure functions, so that tests need no GPU. This module must not know ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ TENSORRT: Final = "TensorrtExecutionProvider"
 ON_GPU: Final = frozenset({CUDA, TENSORRT})
 
 FIRST: Final = {ProviderChoice.CPU: CPU, ProviderChoice.CUDA: CUDA, ProviderChoice.TENSORRT: TENSORRT}
-"""What a choice puts first; `auto` takes CUDA where ONNX Runtime has it."""
+"""First provider of each choice; `auto` prefers CUDA if ONNX Runtime has it."""
 
 REPLAYED: Final = {"enable_cuda_graph": "1"}
 """CUDA replays the hundreds of kernels of a run as one: launching each takes longer than computing them.
 Only a provider that runs every node can."""
 
 Wanted = list[str | tuple[str, dict[str, str]]]
-"""Providers with their options, as ONNX Runtime takes them."""
+"""Providers with their options, in the form of ONNX Runtime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a model really runs.
+    """Providers that a model really runs on.
 
     Attributes:
-        providers: In the order of the session: a later one runs what those before it cannot.
-        fallback: Why the first is not what was asked for; None: it is.
+        providers: In the order of the session: a later one runs operators that earlier ones cannot.
+        fallback: Why the first is not the requested one; None: it is.
     """
 
     providers: tuple[str, ...]
@@ -42,10 +42,10 @@ class Placement:
 
 
 def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
-    """The providers to ask for, best first; the CPU, which every ONNX Runtime has, at the end.
+    """Return the providers to request, best first; the CPU is always last.
 
     Raises:
-        InvalidBundle: a GPU was asked for, and this ONNX Runtime can use none.
+        InvalidBundle: a GPU was requested, and this ONNX Runtime can use none.
     """
     if choice == ProviderChoice.CPU:
         return [CPU]
@@ -59,7 +59,7 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
 
 
 def attempts(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> list[Wanted]:
-    """Return what to open a session with until one opens: all providers, then all but the first."""
+    """Return the provider lists to try in order: all providers, then all but the first."""
     return [
         with_options(providers[first:], manifest, most_windows=most_windows)
         for first in range(len(providers))
@@ -73,9 +73,9 @@ def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: 
         for windows in (1, most_windows)
     )
     options = {
-        # The default search tries convolutions out at each new size, and may choose others at each start.
+        # The default search times convolutions at each new size, and may choose others at each start.
         CUDA: {"cudnn_conv_algo_search": "HEURISTIC"} | (REPLAYED if providers[0] == CUDA else {}),
-        # One engine for every batch: without these bounds TensorRT would build one for each new shape.
+        # One engine for all batches: without these bounds TensorRT would build one for each new shape.
         TENSORRT: {
             "trt_profile_min_shapes": least,
             "trt_profile_opt_shapes": most,
@@ -93,12 +93,12 @@ def placement(
     driver: bool,
     failure: str | None = None,
 ) -> Placement:
-    """Compare a choice with the providers that ONNX Runtime was built with and that the session got.
+    """Compare the requested provider with those that ONNX Runtime has and that the session got.
 
-    `driver` is true where an NVIDIA driver is installed; `failure` is the error of the first provider.
+    `driver`: whether an NVIDIA driver is installed; `failure`: the error of the first provider.
 
     Raises:
-        InvalidBundle: a GPU was asked for by name, and the session has none.
+        InvalidBundle: a GPU was requested by name, and the session has none.
     """
     first = FIRST.get(choice, CUDA if CUDA in available or driver else CPU)
     if got[0] == first:

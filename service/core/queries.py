@@ -1,7 +1,7 @@
-"""What goes over the wire, whichever wire it is: a query and its reply, as JSON has them.
+"""Queries and replies of all transports, in the shape of their JSON.
 
-A `msgspec` decoder makes a `PredictQuery` straight from a body, an encoder a body from a
-`PredictReply`; gRPC fills the same types from its own messages.
+`msgspec` decodes a body to a `PredictQuery` and encodes a `PredictReply`; gRPC converts the same types from
+and to its own messages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CYCLE_UNKNOWN: Final = Caution(
 
 
 class Explain(StrEnum):
-    """How much of its grounds an answer shows; each level shows what the one before it does."""
+    """How much explanation an answer has; each level includes the one before it."""
 
     NONE = "none"
     ATTENTION = "attention"
@@ -57,7 +57,7 @@ class Explain(StrEnum):
 
 
 class Trust(StrEnum):
-    """Whether hiding this window's cycles ranks them as its evidence does, by a model that knows wear."""
+    """Whether evidence and the effect of hiding rank the cycles alike, and the model has skill."""
 
     SUPPORTED = "supported"
     UNSUPPORTED = "unsupported"
@@ -66,8 +66,8 @@ class Trust(StrEnum):
 class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A request for predictions, in the shape that clients send.
 
-    `store`: False keeps its predictions out of the store and of the fleet. `costs` of a planned stop and
-    of a failure add a `decision` to each prediction.
+    `store`: false keeps the predictions out of the store and the fleet. `costs` of a planned stop and of a
+    failure add a `decision` to each prediction.
     """
 
     windows: list[WindowInput]
@@ -81,9 +81,9 @@ class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
 class Decision(msgspec.Struct, frozen=True):
     """The planned stop with the lowest expected cost per cycle of this unit's life.
 
-    `act_at_cycle` and `act_in_cycles` are null where running to failure costs least. The fixed interval
-    is the best age at which to stop every unit of the training fleet; its cost is that of this unit
-    stopped at that age, or now if it is older.
+    `act_at_cycle` and `act_in_cycles` are null if running to failure costs least. The fixed interval is the
+    age at which stopping every unit of the training fleet costs least; its cost is that of stopping this unit
+    at that age, or now if it is older.
     """
 
     act_at_cycle: int | None
@@ -95,7 +95,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Where the RUL lies with the given probability, in cycles."""
+    """Interval that holds the true RUL with the probability `coverage`, in cycles."""
 
     coverage: float
     lower: float
@@ -105,7 +105,7 @@ class Interval(msgspec.Struct, frozen=True):
 class HealthState(msgspec.Struct, frozen=True):
     """The most probable health state, and the probability of each.
 
-    The label is `unknown` where the readings are unlike the training data, as in `out_of_distribution`.
+    The label is `unknown` if the readings are unlike the training data (`out_of_distribution`).
     """
 
     label: str
@@ -113,12 +113,11 @@ class HealthState(msgspec.Struct, frozen=True):
 
 
 class Attention(msgspec.Struct, frozen=True, eq=False):
-    """What each cycle weighs and how many cycles of RUL it adds or takes.
+    """Weight of each cycle, and its contribution in cycles of RUL.
 
-    `baseline` plus the contributions, plus `window_contribution` where there is one, is the RUL before it
-    is cut to 0..cap. Entropy is none for a window of one cycle, which leaves attention no choice.
-    `evidence` is the share of each cycle in what the readings contribute; it sums to 1. Only models that
-    explain readings have it.
+    `baseline` plus the contributions, plus `window_contribution` if there is one, is the RUL before it
+    is cut to 0..cap. `entropy_ratio` is null for a window of one cycle. `evidence` is each cycle's share in
+    the sum of the readings' absolute contributions; it sums to 1. Only models that explain readings have it.
     """
 
     cycles: Integers
@@ -135,10 +134,10 @@ Side = Literal["above", "below"]
 
 
 class Clause(msgspec.Struct, frozen=True):
-    """One sensor outside its healthy range, and what that does to the estimate.
+    """One sensor outside its healthy range, and its effect on the estimate.
 
-    `without` is the answer to the same window in which the sensor's readings since `since_cycle` are in the
-    middle of their healthy range; `cycles` is the RUL less that.
+    `without` is the answer to the same window with the sensor's readings since `since_cycle` set to the
+    middle of their healthy range; `cycles` is the RUL minus `without`.
     """
 
     column: str
@@ -150,7 +149,7 @@ class Clause(msgspec.Struct, frozen=True):
 
 
 class Together(msgspec.Struct, frozen=True):
-    """The same of all sensors outside their healthy range at once, each since its cycle."""
+    """The joint effect of all sensors outside their healthy range, each since its cycle."""
 
     columns: list[str]
     since_cycles: list[int]
@@ -167,13 +166,13 @@ class UsualRange(msgspec.Struct, frozen=True, eq=False):
 
 
 class Explanation(msgspec.Struct, frozen=True, eq=False):
-    """The grounds of an answer, by sensor and cycle, and in words.
+    """Explanation of an answer, by sensor and cycle and in words.
 
     `contributions` are cycles of RUL of each reading, from the graph or by occlusion. Each clause of the
-    sentence was recomputed. `trust` is supported where `agreement` and `skill` reach what is needed.
-    Agreement is the rank correlation of the evidence with the effect of hiding each of `judged_cycles`; null
-    where nothing was judged. Skill is 1 where the model answers the average life of its training units
-    exactly, and 0 where it does no better than a constant.
+    sentence was recomputed. `trust` is `supported` if `agreement` and `skill` reach `needed_agreement` and
+    `needed_skill`. Agreement is the rank correlation between the evidence and the effect of hiding each of
+    `judged_cycles`; null if no cycle was judged. Skill is 1 if the model answers the average life of its
+    training units exactly, and 0 if it does no better than a constant.
     """
 
     columns: list[str]
@@ -191,7 +190,7 @@ class Explanation(msgspec.Struct, frozen=True, eq=False):
 
 
 class Grounds(NamedTuple):
-    """Parts of an answer that requests ask for: cycles by sensor; of full explanations the rest."""
+    """Optional parts of an answer; trust and explanation only for `explain` full."""
 
     sensors: dict[str, float] | UnsetType = UNSET
     trust: Trust | UnsetType = UNSET
@@ -204,9 +203,9 @@ NO_GROUNDS: Final = Grounds()
 class Prediction(msgspec.Struct, frozen=True):
     """The answer to one window.
 
-    `sensor_contributions` come with `explain` sensors and full, `explanation` with full. `trust` comes with
-    full, from models that explain readings. `decision` comes with costs; null where the answer is no ground
-    for one: strange data, too little history, or an unknown last cycle.
+    `explain` sensors and full add `sensor_contributions`; full also adds `explanation` and, for models that
+    explain readings, `trust`. Costs add a `decision`; it is null if the readings are unlike the training
+    data, the history is too short, or the last cycle is unknown.
     """
 
     unit: str | None
@@ -233,14 +232,14 @@ class WindowError(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A window without an answer, in the place of its answer."""
+    """A window without an answer, in place of its prediction."""
 
     unit: str | None
     error: WindowError
 
 
 class ModelName(msgspec.Struct, frozen=True):
-    """Exactly which weights answered."""
+    """The model that answered: name, version and digest."""
 
     name: str
     version: str
@@ -248,7 +247,7 @@ class ModelName(msgspec.Struct, frozen=True):
 
 
 class PredictReply(msgspec.Struct, frozen=True):
-    """One prediction a window, in the order of the request."""
+    """One prediction per window, in the order of the request."""
 
     model: ModelName
     predictions: Sequence[Prediction | Refused]

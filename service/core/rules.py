@@ -1,4 +1,4 @@
-"""What a model and the settings ask of a window, laid out once for quick checks."""
+"""Rules for windows, from a model and the settings, prepared for quick checks."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from export.bundle import Manifest
 from model.domain import FloatArray
 
 OUT_OF_RANGE_MARGIN: Final = 0.25
-"""How far outside the 0.1 - 99.9 % quantiles of training a reading may lie unremarked, over their
-distance. Without it a healthy window of 60 cycles and 17 columns would carry a warning in 7 of 8 cases."""
+"""Margin beyond the 0.1 and 99.9 % quantiles of training, over their distance, within which a reading gets
+no warning. Without it 7 of 8 healthy windows of 60 cycles and 17 columns would have one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
-    """What a model and the settings ask of a window, laid out for quick checks.
+    """Rules for the windows of one model.
 
     Attributes:
         names: The F column names, in order.
-        sensors: Which of them are sensors, by their places.
-        contributing: The sensors, and the settings of a model that reads them, by their places.
+        sensors: Indices of the sensors.
+        contributing: Indices of the sensors and, if the model reads settings, of the settings.
         horizons: The horizons of failure probabilities, as replies name them.
         units: Their engineering units.
-        lowest, highest: float32 [F], beyond them a reading is out of the range of training.
-        longest_life: Of training, in cycles.
+        lowest, highest: float32 [F]; readings beyond them are out of the training range.
+        longest_life: The longest life in training, in cycles.
         usual_entropy: Lowest and highest usual attention entropy ratio of windows of 0, 1, .. cycles.
     """
 

@@ -1,4 +1,4 @@
-"""The runtime of a graph: the protocol that serving needs, and ONNX Runtime behind it."""
+"""The runtime of a graph: the protocol that serving needs, and its ONNX Runtime implementation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from service.machine import NVIDIA_DRIVER
 from service.settings import ProviderChoice
 
 GOLDEN_WINDOWS: Final = 16
-"""They come in one batch, however small those of a service are."""
+"""Golden windows are one batch, whatever the service's maximum."""
 
 ANY: Final = -1
 """A size that each batch chooses."""
@@ -31,7 +31,7 @@ ANY: Final = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What a batch was asked: float32 [B, T, F] readings, int64 [B] lengths, float32 [B] last cycles."""
+    """Inputs of a batch: float32 [B, T, F] readings, int64 [B] lengths, float32 [B] last cycles."""
 
     readings: FloatArray
     lengths: IntArray
@@ -40,7 +40,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """What the graph answers to a batch; names and meanings are those of the graph.
+    """Outputs of the graph for a batch, under their names in the graph.
 
     Attributes:
         rul: float32 [B], cycles, 0..cap.
@@ -91,7 +91,7 @@ class Runtime(Protocol):
 
 @dataclass(eq=False)
 class OnnxRuntime:
-    """ONNX Runtime with one thread a call: batches, not operators, run side by side."""
+    """ONNX Runtime with one thread per call: batches, not operators, run in parallel."""
 
     session: Any
     manifest: Manifest
@@ -118,7 +118,7 @@ class OnnxRuntime:
 
         Raises:
             InvalidBundle: a file is damaged, altered or not signed by `public_key`; graph, manifest and
-                golden windows do not fit; an answer differs; or the provider cannot be had.
+                golden windows do not fit; an answer differs; or the provider is not available.
         """
         available = available_providers()
         wanted = order(provider, available)
@@ -143,7 +143,7 @@ class OnnxRuntime:
         return runtime
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
-        """One call of the graph. The interpreter's lock is free while it runs."""
+        """Run the graph once; the GIL is released meanwhile."""
         if self._bound is not None:
             return Outputs(**self._bound.run(readings, lengths, last_cycle))
         feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
@@ -152,10 +152,10 @@ class OnnxRuntime:
 
 
 def replay_golden(runtime: Runtime, golden: Golden, *, origin: Path) -> None:
-    """Compare answers on this machine's provider with the golden ones. Also warms the provider up.
+    """Compare answers on this machine's provider with the golden ones; also warms up the provider.
 
     Raises:
-        InvalidBundle: an answer is not the exporter's, or does not fit the manifest's cap and baseline.
+        InvalidBundle: an answer differs from the exporter's, or contradicts the manifest's cap or baseline.
     """
     try:
         outputs = runtime.run(golden.readings, golden.lengths, golden.last_cycle)
@@ -173,7 +173,7 @@ def replay_golden(runtime: Runtime, golden: Golden, *, origin: Path) -> None:
 
 
 def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa: ANN401 - untyped library
-    """Names, types and sizes, before any value.
+    """Check names, types and sizes of inputs and outputs.
 
     Raises:
         InvalidBundle: the graph is not the one that the manifest describes.
@@ -204,7 +204,7 @@ def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa:
 
 
 def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int, ...]) -> bool:
-    """Whether a declared shape allows the expected one; a name or None in it stands for any size."""
+    """Whether a declared shape allows the expected one; a name or None means any size."""
     if got[0] != kind or len(got[1]) != len(shape):
         return False
     return all(
@@ -213,7 +213,7 @@ def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int, ...]) -
 
 
 def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
-    """Windows of several requests, of each those at these places, as the graph takes them."""
+    """Collect the windows at these places of several requests as inputs of the graph."""
     lengths: list[int] = []
     last_cycle: list[float] = []
     parts: list[FloatArray] = []

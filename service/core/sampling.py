@@ -8,11 +8,11 @@ from operator import ne
 from typing import Final
 
 ROUNDING: Final = 1e-9
-"""Ten tenths are a little less than one."""
+"""For rounding: ten times 0.1 is a little less than 1."""
 
 
 def evenly(share: float) -> Iterator[bool]:
-    """Tell of one event after another whether it is in the share, 0..1, without end.
+    """Yield without end whether the next event is in the share, 0..1.
 
     >>> every_third = evenly(1 / 3)
     >>> [next(every_third) for _ in range(6)]

@@ -1,10 +1,9 @@
-"""Sessions of ONNX Runtime, with the options that are served.
+"""Sessions of ONNX Runtime, with the options for serving.
 
-On a GPU a graph is asked through buffers that stay where they are: each batch is copied in and out once, and
-CUDA replays the kernels that it captured in the first run of a size (docs/adr/0019). Buffers have fixed
-shapes, so that batches are padded: as many windows as the next power of two, as many cycles as the model
-reads. Nothing here is particular to CUDA but its use: on the device `cpu` the same code gives the same
-answers, and so it is tested.
+On a GPU a graph runs on fixed buffers: each batch is copied in and out once, and CUDA replays the kernels
+that it captured in the first run of a size (docs/adr/0019). Buffers have fixed shapes, so batches are padded
+to the next power of two of windows and to the cycles that the model reads. The same code also runs on the
+device `cpu` with the same answers, and is tested there.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from model.domain import FloatArray, IntArray
 from service.core.providers import CPU, Wanted
 
 available_providers: Final = ort.get_available_providers
-"""Returns the providers that this ONNX Runtime was built with."""
+"""Return the providers that this ONNX Runtime was built with."""
 
 
 def cpu_session(path: Path, stored: bytes) -> Any:  # noqa: ANN401 - untyped library
@@ -46,7 +45,7 @@ def cpu_session(path: Path, stored: bytes) -> Any:  # noqa: ANN401 - untyped lib
 
 
 def gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | None]:
-    """Open a graph by the first attempt that works; also return the error of the first that did not."""
+    """Open a graph by the first attempt that works; also return the error of the first attempt."""
     return _gpu_thread().submit(_gpu_session, stored, attempts).result()
 
 
@@ -54,7 +53,7 @@ def gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | N
 def _gpu_thread() -> ThreadPoolExecutor:
     """Return the one thread of this process that uses the GPU.
 
-    CUDA captures for one thread, and while it does, what other threads ask of the GPU fails.
+    CUDA captures for one thread; while it does, GPU calls of other threads fail.
     """
     return ThreadPoolExecutor(1, "gpu")
 
@@ -63,7 +62,7 @@ def _gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | 
     # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance. The option
     # `use_tf32` does not reach the LSTM of cuDNN, and TensorRT has none.
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
-    with redirect_stdout(sys.stderr):  # it prints what it misses, and a command's output may be piped
+    with redirect_stdout(sys.stderr):  # it prints missing libraries, and a command's output may be piped
         if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
             ort.preload_dlls()
     failure = None
@@ -89,16 +88,16 @@ def _session(stored: bytes, providers: Wanted) -> Any:  # noqa: ANN401 - untyped
     options.enable_mem_pattern = providers == [CPU]
     _register_arena()
     options.add_session_config_entry("session.use_env_allocators", "1")
-    # A thread that waits for the next batch must not burn the core that another one computes on.
+    # A thread that waits for the next batch must not spin on the core of another one.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.load_model_format", "ONNX")
-    # ONNX Runtime's own fallback drops the options of the providers that are left.
+    # ONNX Runtime's own fallback drops the options of the remaining providers.
     return ort.InferenceSession(stored, sess_options=options, providers=providers, enable_fallback=0)
 
 
 @cache
 def _register_arena() -> None:
-    """Give all sessions of this process one arena: each of their own would grow to the largest batch."""
+    """Share one arena among all sessions: separate ones would each grow to the largest batch."""
     info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(info, ort.OrtArenaCfg({}))
 
@@ -113,7 +112,7 @@ def bucket(windows: int) -> int:
 
 
 class BoundSession:
-    """A session with buffers for each size of batch that has come. May be called by several threads."""
+    """A session with buffers for each size of batch. Threads may share it."""
 
     def __init__(self, session: Any, manifest: Manifest, *, device: str) -> None:  # noqa: ANN401
         self._session: Final = session
@@ -138,7 +137,7 @@ class BoundSession:
         return {name: x[cycles_of(name, slice(t))] if name in PER_CYCLE else x for name, x in asked.items()}
 
     def warm_up(self, most_windows: int) -> None:
-        """Run a batch of each size: the first of a size allocates buffers, chooses kernels, captures them."""
+        """Run a batch of each size: the first of a size allocates buffers and captures kernels."""
         for power in range(bucket(most_windows).bit_length()):
             b = 1 << power
             nothing = np.full((b, 1, len(self._manifest.columns)), np.nan, np.float32)
@@ -148,7 +147,7 @@ class BoundSession:
 def padded(
     readings: FloatArray, lengths: IntArray, last_cycle: FloatArray, *, windows: int, cycles: int
 ) -> tuple[FloatArray, IntArray, FloatArray]:
-    """The batch, filled up with windows of one cycle that misses everything, which the graph allows."""
+    """The batch, padded with windows of one cycle without readings, which the graph allows."""
     b, t, f = readings.shape
     if (b, t) == (windows, cycles):
         return readings, lengths, last_cycle
@@ -162,7 +161,7 @@ def padded(
 
 
 class _Buffers:
-    """Inputs and outputs of one size, on the device, bound to the session once."""
+    """Inputs and outputs of one size on the device, bound to the session once."""
 
     def __init__(
         self,
@@ -177,7 +176,7 @@ class _Buffers:
         self._session: Final = session
         self._binding: Final[Any] = session.io_binding()
         self._options: Final[Any] = ort.RunOptions()
-        self._options.add_run_config_entry("gpu_graph_id", str(number))  # what is captured has this number
+        self._options.add_run_config_entry("gpu_graph_id", str(number))  # id of the captured graph
 
         def made(shape: tuple[int, ...], kind: type = np.float32) -> Any:  # noqa: ANN401
             return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, device, 0)

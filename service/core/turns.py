@@ -1,4 +1,4 @@
-"""Turns on the event loop: a large request is read in short slices, and smaller ones go first."""
+"""Turns on the event loop: large requests run in short slices, so that small ones can pass."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGE_BYTES: Final = 256 * 1024
-"""A body up to here is decoded in one call: 20 ms at worst, 2 ms for usual ones."""
+"""Bodies up to this size are decoded in one call: 20 ms at worst, usually 2 ms."""
 LARGE_JSON_BYTES: Final = 8 * LARGE_BYTES
 MOST_PARTS: Final = {b":": 8192, b"{": 8192, b"[": 8192, b",": 256 * 1024}
-"""Keys, objects, lists and values of JSON that is decoded in one call though above `LARGE_BYTES`: they take
-the time, 20 ms at worst. The usual large body is numbers of many digits, 3 ms for each MiB."""
+"""Maximum keys, objects, lists and values in JSON above `LARGE_BYTES` that is decoded in one call: 20 ms at
+worst. A usual large body consists of numbers with many digits and takes 3 ms per MiB."""
 SLICE_SECONDS: Final = 0.002
 BUSY_SECONDS: Final = 0.0002
-"""If other callers used the loop for longer in between, they are at work."""
+"""If others used the loop for longer between two slices, the loop is busy."""
 PAUSE: Final = 2.0
-"""Then the next slice waits this many times the last one: others have two thirds of the loop."""
+"""On a busy loop the next slice waits this many times the last one: others get two thirds."""
 AT_ONCE: Final = 16
-"""Answers that are written in one slice: 6 ms if each is explained in full."""
+"""Answers to encode in one slice: 6 ms if each is explained in full."""
 
 
 def is_large(body: bytes) -> bool:
@@ -42,7 +42,7 @@ class Turns:
         self._since = perf_counter()
 
     async def give(self) -> None:
-        """Give others the loop at the end of a slice."""
+        """Let others use the loop at the end of a slice."""
         start = perf_counter()
         used = start - self._since
         if used < SLICE_SECONDS:
@@ -56,7 +56,7 @@ class Turns:
 async def in_slices(
     items: Sequence[Any] | NDArray[Any], size: int, write: Callable[[Any], bytes]
 ) -> list[bytes]:
-    """Write items, `size` in each slice, and let the event loop have its turns in between."""
+    """Encode items, `size` per slice; other callbacks run between slices."""
     turns, written = Turns(), list[bytes]()
     for start in range(0, len(items), size):
         await turns.give()

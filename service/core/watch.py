@@ -19,10 +19,10 @@ from service.core.predictor import LoadedModel
 from service.errors import NotReady, ServiceError
 
 LOOK_SECONDS: Final = 2.0
-"""Time between two looks; a bundle is taken when it is the same in both, so that it is written to its end."""
+"""Seconds between polls; a bundle must be the same in two, so that it is written completely."""
 
 Stamp = tuple[tuple[int, int, int], ...]
-"""Times of change, of permissions too, and size of a bundle's files."""
+"""Change times (also of permissions) and sizes of a bundle's files."""
 
 
 class Watch:
@@ -30,11 +30,11 @@ class Watch:
 
     Args:
         folder: The folder.
-        models: The models that serve.
-        change: Makes a change of them.
-        log: Takes each change, and refused candidates.
-        memory: File with the bundles that were tried and the one that is being tried, for a worker that
-            restarts; None: none does.
+        models: The serving models.
+        change: Makes a change of the models.
+        log: Logs changes and refused candidates.
+        memory: File with the bundles that were tried and the one that is being tried, for restarted workers;
+            None: workers do not restart.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class Watch:
         self._ended: Final = {ended: self._tried.pop(ended)} if ended else {}
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Poll the folder until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()
 
     async def look(self, *, at_start: bool = False) -> None:
-        """Take the bundles that were not tried yet and have not changed since the last look.
+        """Try the bundles that have not changed since the last poll and were not tried yet.
 
-        At the start there is no last look: every bundle is taken as it is, and tried again when it changes.
+        At the start there is no last poll: every bundle is tried as it is, and again when it changes.
         """
         try:
             seen = await asyncio.to_thread(self._stamps)
@@ -79,7 +79,7 @@ class Watch:
         self._seen = seen
         for name in settled:
             if self._tried.get(name) != seen[name]:
-                # First: a bundle that ends the worker is not tried again by the next one.
+                # Before the change: a bundle that crashes the worker must not be tried again by the next one.
                 self._tried[name] = seen[name]
                 self._remember(trying=name)
                 if not await self._take(name):
@@ -105,7 +105,7 @@ class Watch:
         return {path.name: _stamp(path) for path in folders if path.name.isprintable()}
 
     async def _take(self, name: str) -> bool:
-        """Bring in a bundle that does not serve; return whether it is settled, for good or bad."""
+        """Load or swap in a bundle; return whether it was taken or refused for good."""
         folder, serving = self._folder / name, self._models.get(name)
         try:
             found = BundleFolder(folder)
@@ -130,7 +130,7 @@ class Watch:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Return the stamp of a bundle's files that are there: one that lacks some is refused, not overlooked."""
+    """Return the stamp of a bundle's existing files: an incomplete one is refused, not ignored."""
     stats: list[os.stat_result] = []
     for name in (MODEL, GOLDEN, SUMS, SIGNATURE):
         with suppress(OSError):

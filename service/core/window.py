@@ -1,4 +1,4 @@
-"""The one door from what a client sent to windows that a model can read.
+"""The only way from a client's window to one that a model can read.
 
     columns or rows ── lay_out ──┐
     tensors ─────────────────────┴─> check ── Windows, or defects with their places
@@ -22,7 +22,7 @@ from service.errors import MAX_PROBLEMS, NAME, Problem, bad_name, escaped, room,
 
 
 class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
-    """A window as a client sends it: well-formed, nothing more.
+    """A window as a client sends it: well-formed, but not checked.
 
     Either `columns` (name to T values) or `readings` (T rows of F values, schema order, or in this process
     an array [T, F]). None and NaN mean missing. `name` is the unit as text: 17 is "17".
@@ -35,23 +35,24 @@ class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str | None:
-        """The unit's name; many sources number their units."""
+        """The unit's name as text: many sources number their units."""
         return str(self.unit) if isinstance(self.unit, int) else self.unit
 
 
 class Windows(msgspec.Struct, frozen=True, eq=False):
-    """B windows that a model can read; made by `check` alone.
+    """B windows that a model can read; only `check` makes them.
 
     Attributes:
         readings: float32 [B, T, F], engineering units, NaN = missing and past a window's end.
         lengths: Valid cycles of each window, 1..T, at most the model's context.
         last_cycle: The unit's cycle number at the last reading of each; NaN = unknown.
-        sent: Cycles that the client sent of each window, of which the last ones are read.
-        first_cycle: The number of the first cycle read; where the last is unknown, the first one sent is 1.
-        imputed_fraction: Missing readings over all readings of each.
-        units: The units' names, where the client gave them.
-        is_probe: True for windows that no metric of answers counts: variations that only explain an answer,
-            and stored readings that were answered before.
+        sent: Number of cycles that the client sent for each window; the model reads the last ones.
+        first_cycle: Number of the first cycle that is read; if `last_cycle` is unknown, the first one sent is
+        1.
+        imputed_fraction: Fraction of each window's readings that are missing.
+        units: The units' names, if given.
+        is_probe: True for windows that metrics of answers do not count: variations that only explain an
+        answer, and stored readings that were answered before.
         owner: The tenant of the units.
     """
 
@@ -76,12 +77,12 @@ class Windows(msgspec.Struct, frozen=True, eq=False):
 
 
 class Defect(NamedTuple):
-    """One thing that is wrong with a window: in its last cycle, or in its readings.
+    """One error in a window: in its last cycle, or in its readings.
 
     Attributes:
-        window: Which window of the request.
+        window: Index of the window in the request.
         field: `last_cycle` or `readings`.
-        cycle, column: Place of the wrong reading: which cycle sent, which column of the model.
+        cycle, column: Indices of the wrong reading among the cycles sent and the model's columns.
     """
 
     window: int
@@ -100,13 +101,14 @@ def check(
     *,
     units: list[str | None] | None = None,
 ) -> tuple[Windows, list[Defect]]:
-    """Check windows; of each, the last `context` cycles are read.
+    """Check windows; keep the last `context` cycles of each.
 
     Args:
-        readings: float32 [B, T, F], NaN = missing; all cycles sent or the last ones, ignored past the end.
-        sent: Cycles that were sent of each window, above 0.
+        readings: float32 [B, T, F], NaN = missing; all cycles sent or the last ones; rows past a window's end
+        are ignored.
+        sent: Number of cycles sent for each window, above 0.
         last_cycle: The cycle number of each window's last reading; NaN = unknown.
-        rules: What the model asks.
+        rules: Rules of the model.
         units: The units' names.
 
     Returns:
@@ -162,7 +164,7 @@ def _valid(readings: FloatArray, lengths: list[int]) -> BoolArray:
 def _gaps(
     readings: FloatArray, lengths: list[int], sent: list[int], rules: WindowRules
 ) -> tuple[list[float], list[Defect]]:
-    """The missing fraction of each window, and what is infinite or missing too often."""
+    """The missing fraction of each window, and defects: infinite or too many missing readings."""
     defects: list[Defect] = []
     infinite = np.isinf(readings)
     for b in np.flatnonzero(infinite.any(axis=(1, 2))).tolist():
@@ -186,15 +188,15 @@ def _gaps(
 class LaidOut(msgspec.Struct, frozen=True, eq=False):
     """A window by columns or rows as an array."""
 
-    readings: FloatArray | None  # float32 [T, F], the cycles that are read; None where there are problems
-    sent: int  # Cycles that were sent; 0 where that cannot be told
+    readings: FloatArray | None  # float32 [T, F], the cycles to read; None if there are problems
+    sent: int  # number of cycles sent; 0 if unknown
     problems: Sequence[Problem] = ()
 
 
 def lay_out(given: WindowInput, rules: WindowRules, *, most: int = MAX_PROBLEMS + 1) -> LaidOut:
-    """Bring a window into the model's order: its structure is checked, its values are not.
+    """Bring a window into the model's column order; check its structure, but not its values.
 
-    At most `most` problems are worded.
+    Returns at most `most` problems.
     """
     name = given.name
     if name is not None and not NAME.fullmatch(name):
@@ -210,11 +212,11 @@ def lay_out(given: WindowInput, rules: WindowRules, *, most: int = MAX_PROBLEMS 
 def join(
     given: Sequence[WindowInput], parts: Sequence[LaidOut], rules: WindowRules
 ) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
-    """Check the windows of a request that are laid out.
+    """Check the laid-out windows of a request.
 
     Returns:
-        The windows that can be read (None: there is none), and the problems of each other window by its
-        place in the request, with pointers below that window.
+        The valid windows (None: there is none), and the problems of each other window by its index in the
+        request, with pointers relative to the window.
     """
     problems: dict[int, Sequence[Problem]] = {}
     rows: list[int] = []
@@ -280,7 +282,7 @@ def _from_rows(rows: Any, rules: WindowRules, most: int) -> LaidOut:  # noqa: AN
 
 
 def _packed(lists: Sequence[Any], count: int) -> FloatArray:
-    """Lists or arrays of numbers, one after the other, as float32 [count]; None is NaN.
+    """Concatenate lists or arrays of numbers to float32 [count]; None becomes NaN.
 
     A number that float32 cannot hold becomes infinite.
     """
@@ -295,7 +297,7 @@ def _packed(lists: Sequence[Any], count: int) -> FloatArray:
 
 
 def aligned(parts: Sequence[FloatArray], most: int) -> FloatArray:
-    """Windows [B_i, T_i, F] as float32 [B, T, F] of at most these cycles, NaN past the end of each."""
+    """Stack windows [B_i, T_i, F] to float32 [B, T, F] of at most these cycles, padded with NaN."""
     if len(parts) == 1:
         return parts[0][:, :most]
     sizes = [part.shape[1] for part in parts]
@@ -324,7 +326,7 @@ def _problem(defect: Defect, rules: WindowRules, *, by_row: bool) -> Problem:
 def _refused_columns(
     columns: Mapping[str, Sequence[Any]], rules: WindowRules
 ) -> tuple[int, Iterator[Problem]]:
-    """The longest column, and what is wrong."""
+    """Length of the longest column, and the problems."""
     unknown = (
         Problem(f"/columns/{escaped(name)}", "unknown_column", f"the model has no column {short(name)}")
         for name in sorted(columns.keys() - rules.known)

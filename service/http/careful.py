@@ -1,7 +1,7 @@
-"""A body of `POST /v1/predict` that is large or wrong, read window by window.
+"""Reads a large or wrong body of `POST /v1/predict` window by window.
 
-Work is bounded before it is done: keys, cycles and problems are counted, and the event loop has turns.
-`msgspec.Raw` is a value that is checked for JSON and not decoded: to skip 16 MB takes 20 ms.
+Keys, cycles and problems are counted against limits before work is done, and the event loop gets turns.
+`msgspec.Raw` checks that a value is JSON without decoding it: skipping 16 MB takes 20 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 Values = list[float | None]
 
 SPARE_KEYS: Final = 16
-"""Keys a window beside the columns of the widest model."""
+"""Keys per window beside the columns of the widest model."""
 SPARE: Final = 1000
 
 NULL: Final = Raw(b"null")
@@ -65,9 +65,9 @@ class Careful:
         self._problems: list[Problem] = []
 
     async def read(self, body: bytes) -> tuple[PredictQuery, list[LaidOut]]:
-        """Read a body and lay out its windows; of their values, nothing else is kept.
+        """Read a body and lay out its windows; keep no other copy of their values.
 
-        Problems are worded: a hundred, then one of each window.
+        Up to a hundred problems are described, then one for each window.
 
         Raises:
             MalformedBody: it is not JSON, or not the shape of a query.
@@ -164,7 +164,7 @@ class Careful:
         return found
 
     def _numbers(self, pointer: str, code: str, text: bytes) -> Values:
-        """A list of numbers; what is none becomes a problem."""
+        """A list of numbers; any other value becomes a problem."""
         if (read := _read(text, Values)) is not None:
             return read
         if not text.startswith(b"["):
@@ -192,7 +192,7 @@ class Careful:
 
 
 def _read(text: bytes, kind: type[T]) -> T | None:
-    """JSON of this type; None if it is another, or a number is beyond float64."""
+    """JSON of this type; None if it has another type, or a number does not fit float64."""
     try:
         return msgspec.convert(orjson.loads(text), kind)
     except UNREADABLE:
@@ -213,7 +213,7 @@ def _number(text: bytes) -> float | None:
 
 
 def _shown(raw: Raw | bytes) -> str:
-    """A value for an error message, shortened before it is decoded."""
+    """A value for an error message, cut before it is decoded."""
     text = bytes(raw)
     if len(text) > 200:
         return short(text[:200].decode(errors="replace"))

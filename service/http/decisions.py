@@ -19,7 +19,7 @@ from service.store.rows import FleetRow
 
 PATH: Final = "/v1/units/{unit:path}/decision"
 MOST_SHOWN: Final = 500
-"""Most points of a curve in an answer."""
+"""Maximum points of a curve in an answer."""
 
 
 def endpoints() -> list[Endpoint]:
@@ -59,7 +59,7 @@ async def _decision(call: Call) -> Reply:
 
 
 def _forecast(row: FleetRow) -> Forecast:
-    """Read a stored prediction; one of an earlier version has no failure probabilities."""
+    """Read a stored prediction; those of earlier versions have no failure probabilities."""
     stored = row.get("failure_probability")
     probabilities = {} if stored is None else msgspec.json.decode(stored, type=dict[int, float])
     return Forecast(row["rul"], row["lower"], row["upper"], probabilities)

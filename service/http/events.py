@@ -1,7 +1,7 @@
 """Route `/v1/events`: units that changed, as server-sent events.
 
-One look at the store a second for each tenant that listens, whatever the number of listeners. A unit that
-changes between two pages of a look moves in its order: the next look, which overlaps, finds it.
+The store is polled once a second for each tenant with listeners, whatever their number. A unit that changes
+between two pages of a poll moves in the order; the next poll overlaps and finds it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from service.store.rows import FleetFilter, FleetRow, place_of
 POLL_SECONDS: Final = 1.0
 HEARTBEAT_SECONDS: Final = 15.0
 OVERLAP_SECONDS: Final = 5.0
-"""How long after its prediction a row may be written: each look goes so far back."""
+"""Seconds that a row may be written after its prediction: each poll looks so far back."""
 MOST_LISTENERS: Final = 100
-"""Open streams of a worker. A tenant's oldest stream ends for a tenant with at least two fewer."""
+"""Maximum open streams of a worker. A tenant's oldest stream ends for a tenant with at least two fewer."""
 MOST_WAITING: Final = 16
-"""Events that a slow listener may have waiting; it is disconnected after them, and connects again."""
+"""Events that may wait for a slow listener; beyond them it is disconnected and must reconnect."""
 PAGE_UNITS: Final = 1000
-"""Units that one question to the store reads."""
+"""Units per query of the store."""
 
 HEADERS: Final = ((b"x-accel-buffering", b"no"),)
 Event = bytes | None
@@ -40,7 +40,7 @@ Event = bytes | None
 
 
 class Listener:
-    """One open stream, and the events that it has not taken yet."""
+    """One open stream and its unsent events."""
 
     def __init__(self, caller: Grant) -> None:
         self.caller: Final = caller
@@ -48,7 +48,7 @@ class Listener:
 
 
 class Seen:
-    """Predictions that a tenant's listeners know, by their times, and the time to look next."""
+    """Times of the predictions that a tenant's listeners know, and the time of the next poll."""
 
     def __init__(self) -> None:
         self.since = time()
@@ -89,7 +89,7 @@ class EventsHttp:
         caller = call.exchange.caller
         if len(self.listeners) >= MOST_LISTENERS:
             self._make_room(caller.tenant)
-        await self._changed(caller.tenant, time())  # a store that does not answer refuses the stream
+        await self._changed(caller.tenant, time())  # if the store does not answer, the stream is refused
         return Reply(media_type=b"text/event-stream", headers=HEADERS, stream=self._stream(Listener(caller)))
 
     def _make_room(self, tenant: str) -> None:
@@ -120,7 +120,7 @@ class EventsHttp:
             return b": heartbeat\n\n"
 
     async def _poll(self) -> None:
-        """Look at the store while anybody listens."""
+        """Poll the store while there are listeners."""
         while self.listeners:
             await asyncio.sleep(self._poll_seconds)
             for listener in [*self.listeners]:
@@ -139,7 +139,7 @@ class EventsHttp:
         try:
             rows = await self._changed(tenant, seen.since)
         except ServiceError:
-            return  # the next look goes back to the same time
+            return  # the next poll starts at the same time
         seen.since = now - OVERLAP_SECONDS
         told, seen.told = seen.told, {(row["model"], row["unit"]): row["predicted_at"] for row in rows}
         news = [row for row in rows if told.get((row["model"], row["unit"])) != row["predicted_at"]]
@@ -162,7 +162,7 @@ class EventsHttp:
         return rows
 
     def _end(self, listener: Listener) -> None:
-        """End a stream, also one whose events nobody takes."""
+        """End a stream, even if its events are not taken."""
         self.listeners.pop(listener, None)
         if listener.waiting.full():
             listener.waiting.get_nowait()

@@ -1,4 +1,4 @@
-"""Routes of `/v1/models`: the models that serve, and their change while requests run."""
+"""Routes of `/v1/models`: list models, and change them while requests run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from service.labels import Route
 LARGEST_SEED: Final = 999_999_999
 SEED: Final = {"type": "integer", "minimum": 0, "maximum": LARGEST_SEED}
 Folder = Annotated[str, msgspec.Meta(max_length=4096)]
-"""As long as a path of Linux may be."""
+"""Limited like a path on Linux."""
 Changer = Callable[[Change], Awaitable[Changed]]
 
 
 class CandidateBody(msgspec.Struct, frozen=True):
-    """A candidate beside a model: `returned` says which bound a canary has passed; null: it answers."""
+    """A candidate beside a model. `returned`: the bound that a canary has passed; null while it answers."""
 
     kind: Action
     model: ModelName
@@ -37,11 +37,11 @@ class CandidateBody(msgspec.Struct, frozen=True):
 
 
 class ModelSummary(msgspec.Struct, frozen=True):
-    """A loaded model: which weights, where they run, and what they read and answer.
+    """A loaded model: its version, provider, inputs and answers.
 
-    `columns` maps the name of each column, in order, to its engineering unit. `context`: most cycles read.
-    `cap`: a RUL above it is "at least". `horizons`: of failure probabilities, in cycles. `costs`: those of
-    RUL_COSTS, by which each of its predictions has a decision. `candidate`: a shadow or canary beside it.
+    `columns` maps the name of each column, in order, to its engineering unit. `context`: maximum cycles
+    that the model reads. `cap`: a RUL above it is "at least". `horizons`: of failure probabilities, in
+    cycles. `costs`: from RUL_COSTS; each prediction then has a decision. `candidate`: its shadow or canary.
     """
 
     name: str
@@ -87,18 +87,18 @@ class BundleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShadowBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bundle to ask beside a model, and the share of requests after which it is asked."""
+    """The candidate's bundle, and the share of requests that it gets too."""
 
     bundle: Folder
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
 
 
 class CanaryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bundle that answers a share of the requests, and the bounds beyond which it answers no more.
+    """The candidate's bundle, the share of requests that it answers, and the bounds that end the canary.
 
-    `failed`: most requests that it may fail to answer. `difference`: largest mean absolute difference from
-    the RUL of the model that serves, in cycles. `novel`: largest share of windows that are out of
-    distribution to it alone. `windows`: least windows from which these two are judged.
+    `failed`: maximum requests that the candidate may fail to answer. `difference`: maximum mean absolute
+    difference from the RUL of the serving model, in cycles. `novel`: maximum share of windows that are out
+    of distribution for the candidate only. `windows`: windows to compare before these two bounds apply.
     """
 
     bundle: Folder
@@ -110,7 +110,7 @@ class CanaryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChangeBody(msgspec.Struct, frozen=True):
-    """A change that was made: the model that it concerned, and the names of those that serve now."""
+    """A completed change: its model, and the names of all loaded models."""
 
     action: Action
     model: ModelName | None
@@ -134,22 +134,22 @@ CHANGES: Final = (
         Route.SHADOW,
         Action.SHADOW,
         ShadowBody,
-        "Ask a candidate beside a model, and measure how far it is off",
+        "Shadow a model: send a candidate the same requests and measure the difference",
     ),
-    (Route.SHADOW, Action.UNSHADOW, None, "Ask the candidate no more"),
+    (Route.SHADOW, Action.UNSHADOW, None, "Stop the shadow"),
     (
         Route.CANARY,
         Action.CANARY,
         CanaryBody,
-        "Let a candidate answer a share of the requests, within bounds",
+        "Start a canary: a candidate answers a share of the requests, within bounds",
     ),
-    (Route.CANARY, Action.UNCANARY, None, "Let the candidate answer no more"),
+    (Route.CANARY, Action.UNCANARY, None, "Stop the canary"),
 )
 """Each change: its route, its body (None: DELETE), its summary."""
 
 
 class ModelsHttp:
-    """Lists the models, and hands changes of them on."""
+    """Lists the models and passes on changes."""
 
     def __init__(self, change: Changer) -> None:
         self._change: Final = change
@@ -157,7 +157,7 @@ class ModelsHttp:
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
-        seed = Parameter("seed", "Of the simulation; 0 by default.", SEED)
+        seed = Parameter("seed", "Seed of the simulation; 0 by default.", SEED)
         simulated = Operation(
             "A simulated unit of a model, from its first cycle to its failure",
             SimulatedBody,
@@ -203,7 +203,7 @@ class ModelsHttp:
     async def _make(
         self, action: Action, kind: type[BundleBody | ShadowBody | CanaryBody] | None, call: Call
     ) -> Reply:
-        """Make a change, to its end also where the caller leaves."""
+        """Make a change and complete it even if the caller disconnects."""
         bounds = {} if kind is None else msgspec.structs.asdict(read_json(call.body, kind))
         candidate = {name: bounds.pop(name) for name in ("bundle", "share") if name in bounds}
         change = Change(action, call.path.get("name", ""), **candidate, bounds=Bounds(**bounds))
@@ -216,7 +216,7 @@ class ModelsHttp:
     def _ended(self, making: asyncio.Future[Changed]) -> None:
         self._changing.discard(making)
         if not making.cancelled():
-            making.exception()  # a caller who has left does not ask for it
+            making.exception()  # retrieved here, as a disconnected caller does not
 
 
 def simulated_body(model: LoadedModel, seed: int) -> SimulatedBody:

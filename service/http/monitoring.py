@@ -17,12 +17,12 @@ from service.metrics.store import ERRORS, SIDES, VERDICTS
 
 
 class EntropyBody(msgspec.Struct, frozen=True):
-    """Attention entropy ratio of a head, or of the mean over heads.
+    """Attention entropy ratio of a head, or the mean over heads.
 
     Attributes:
         mean: Over all windows since the service started; null without any.
-        low, high: Reference band of full windows, with 99 % of training.
-        below, above: Shares of the sliding window's windows outside the band of their length.
+        low, high: Reference band: holds 99 % of the full windows of training.
+        below, above: Shares of recent windows outside the band for their length.
     """
 
     head: str
@@ -38,10 +38,10 @@ class CoverageBody(msgspec.Struct, frozen=True):
     """Predictions that outcomes have judged since the service started; errors in cycles.
 
     Attributes:
-        predictions: Of units that failed.
-        covered: Of those, intervals that held the true RUL.
+        predictions: Predictions of units that failed.
+        covered: Those whose interval held the true RUL.
         removed: Predictions of units that were removed while they ran.
-        contradicted: Of those, intervals that the unit outlived.
+        contradicted: Those whose upper bound the unit outlived.
     """
 
     nominal: float
@@ -58,7 +58,7 @@ class MonitoringBody(msgspec.Struct, frozen=True):
     """A model as it serves, all workers together.
 
     Attributes:
-        windows: Windows in the sliding window of drift; below `enough` nothing is said.
+        windows: Number of recent windows; below `enough` there are no drift figures.
         columns: Drift of each column, in its worst operating regime.
         unseen: Share of last readings far from every operating regime.
         states: Answers by RUL state since the service started.
@@ -86,7 +86,7 @@ def endpoints() -> list[Endpoint]:
 async def _show(call: Call) -> Reply:
     model = call.desk.predictor.model(call.path["name"])
     metrics, name = call.desk.metrics, model.name.name
-    metrics.publish()  # what this worker has not counted yet
+    metrics.publish()  # includes what this worker has not counted yet
     drift = metrics.drift.models[name].read()
     answers = metrics.shared.counters[STATE]
     states = {state.value: int(answers.labels(name, state.value).total()) for state in STATES}

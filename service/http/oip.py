@@ -1,4 +1,4 @@
-"""The Open Inference Protocol by HTTP: what answers below /v2."""
+"""The Open Inference Protocol by HTTP: endpoints below /v2."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ RAW: Final = {"type": "string", "format": "binary"}
 SIZE: Final = "Size of the JSON in bytes, if binary tensor data follow it."
 HEADER_LENGTH: Final = b"inference-header-content-length"
 NUMBERS_AT_ONCE: Final = 2**16
-"""Numbers of an output that are written in one slice: 2 ms."""
+"""Numbers of an output to encode in one slice: 2 ms."""
 
 
 class OipServer(msgspec.Struct, frozen=True):
-    """The server, its version and the extensions of the protocol that it has."""
+    """The server, its version and the extensions of the protocol that it supports."""
 
     name: str
     version: str
@@ -135,7 +135,7 @@ class OipHttp:
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
 
     async def _read(self, call: Call) -> tuple[LoadedModel, Ask, Form]:
-        """Read a body, at once or in slices; others run between slices, so slices are no stage."""
+        """Read a body at once, or in slices that let other requests run: these are no stage."""
         model, head = self._inference.model(**call.path), call.headers.get(HEADER_LENGTH, b"")
         start = perf_counter()
         found = decoded(call.body, head)
@@ -195,9 +195,9 @@ def encoded(
     *,
     written: Mapping[str, msgspec.Raw],
 ) -> tuple[bytes, int | None]:
-    """Outputs as a body, and the size of its JSON where binary contents stand behind it.
+    """Outputs as a body, and the size of its JSON if binary contents follow.
 
-    `written` are values that are JSON already.
+    `written` holds values that are encoded already.
     """
     outputs: list[dict[str, Any]] = []
     behind: list[bytes] = []
@@ -220,7 +220,7 @@ def encoded(
 async def _written_in_slices(
     specs: Sequence[TensorSpec], arrays: Sequence[FloatArray], form: Form
 ) -> dict[str, msgspec.Raw]:
-    """Write the values of large outputs as JSON; others run between the slices, so they are no stage."""
+    """Encode the values of large outputs in slices that let other requests run: these are no stage."""
     written: dict[str, msgspec.Raw] = {}
     for (name, _, _), values in zip(specs, arrays, strict=True):
         if values.size > NUMBERS_AT_ONCE and not form.by_name.get(name, form.is_binary):

@@ -1,8 +1,8 @@
-"""Bodies of the Open Inference Protocol: JSON, and the binary tensor data that may stand behind it.
+"""Bodies of the Open Inference Protocol: JSON, which binary tensor data may follow.
 
-With the header `inference-header-content-length: N`, the first N bytes of a body are JSON and the
-rest are the contents of the tensors that say `binary_data_size`, one after the other. A small body of
-flat lists is decoded in one call; a large, nested or wrong one in slices, which also say what is wrong.
+With the header `inference-header-content-length: N`, the first N bytes of a body are JSON, and the rest
+holds the contents of the tensors that have a `binary_data_size`, in order. A small body of flat lists is
+decoded in one call; a large, nested or wrong body is decoded in slices, which find the errors.
 This module knows the format; it must not know what a model takes.
 """
 
@@ -25,10 +25,10 @@ from service.oip.tensors import FP32, INT64, Contents, GivenTensor, numbers
 
 Parameters = dict[str, Any] | None
 RawParameters = dict[str, msgspec.Raw] | None
-"""Of any size, decoded where they are read."""
+"""Values of any size, decoded later."""
 
 NAN: Final = re.compile(rb"NaN(?<=[\[,\s]NaN)(?=\s*[,\]])")  # searched for by its first letters
-"""A value of a list that JSON does not have and that Python's clients write all the same."""
+"""NaN in a list: not JSON, but Python clients write it."""
 
 
 class OipInput(msgspec.Struct):
@@ -82,20 +82,20 @@ _shape: Final = msgspec.json.Decoder(list[int])
 FLAT: Final[dict[str, Any]] = {FP32: list[float | None], INT64: list[int]}
 MOST_PARAMETER_BYTES: Final = 200
 MOST_KEYS: Final = 10_000
-"""Keys, or objects, of a body that is read in slices: a request has some twenty."""
+"""Maximum keys or objects in a body that is read in slices; a request has some twenty."""
 MOST_SHAPE_BYTES: Final = 200
 NESTED: Final = (2, 3)
-"""Axes of lists of lists that are read."""
+"""Maximum depth of nested lists."""
 STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
-"""Bytes that are no structure of a list of lists."""
+"""Bytes other than brackets and commas of nested lists."""
 
 
 class Form(NamedTuple):
-    """How the answer is to be written.
+    """How to encode the answer.
 
     Attributes:
-        is_binary: Whether outputs are binary, where `by_name` does not say.
-        by_name: The same for single outputs.
+        is_binary: Whether outputs are binary, unless `by_name` says otherwise.
+        by_name: Whether single outputs are binary.
     """
 
     is_binary: bool
@@ -103,13 +103,13 @@ class Form(NamedTuple):
 
 
 def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form] | None:
-    """Read an inflated body in one call; None if it is large, nested or wrong.
+    """Read an inflated body in one call; return None if it is large, nested or wrong.
 
     `header_length` is the header `inference-header-content-length` or b"".
 
     Raises:
         MalformedBody: the header does not fit the body, or a parameter is wrong.
-        InvalidTensor: a tensor's contents are missing, come twice, or are not where they are said to be.
+        InvalidTensor: a tensor's contents are missing, given twice, or not of the announced size.
     """
     size = _json_size(body, header_length)
     text = body[:size] if size < len(body) else body
@@ -123,11 +123,11 @@ def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form] | None
 
 
 async def decoded_in_slices(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
-    """Read any body, and let the event loop have its turns; values become arrays as they are read.
+    """Read any body in slices that let the event loop run; convert values to arrays.
 
     Raises:
         MalformedBody: it is not JSON of the protocol's shape, or as `decoded`.
-        InvalidTensor: a tensor's data are no numbers, or as `decoded`.
+        InvalidTensor: a tensor's data are not numbers, or as `decoded`.
     """
     size, turns = _json_size(body, header_length), Turns()
     text = body[:size]
@@ -155,7 +155,7 @@ async def decoded_in_slices(body: bytes, header_length: bytes) -> tuple[InferQue
 
 
 def _query(request: OipInferRequest, behind: memoryview) -> tuple[InferQuery, Form]:
-    """Make a query of a request and the bytes behind its JSON.
+    """Make a query from a request and the bytes that follow its JSON.
 
     Raises:
         MalformedBody, InvalidTensor: as `decoded`.
@@ -235,14 +235,14 @@ async def _values(text: bytes, datatype: str, shape: Sequence[int], where: str, 
 
 
 def _worded(error: Exception, first: int) -> str:
-    """The place of an error in a list whose first values were read before, and what is wrong."""
+    """Place and description of an error in a list whose first values were read before."""
     detail, _, place = str(error).partition(" - at `$[")
     index = place.removesuffix("]`")
     return f"/{first + int(index)}: {detail}" if index.isdigit() else f": {detail}"
 
 
 def _structure(shape: Sequence[int]) -> bytes:
-    """The brackets and commas of lists of this shape."""
+    """Brackets and commas of nested lists of this shape."""
     *outer, last = shape
     inner = b"[" + b"," * (last - 1) + b"]"
     for size in reversed(outer):
@@ -273,7 +273,7 @@ def _json_size(body: bytes, header: bytes) -> int:
 
 
 def _inputs(given: Sequence[OipInput], behind: memoryview) -> list[GivenTensor]:
-    """Each input with its contents: from its JSON, or the next bytes of those behind the JSON."""
+    """Each input with its contents, from its JSON or from the bytes that follow the JSON."""
     inputs: list[GivenTensor] = []
     offset = 0
     for tensor in given:

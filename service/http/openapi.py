@@ -1,4 +1,4 @@
-"""The OpenAPI document of the HTTP API, made from the table of its endpoints, and its page."""
+"""The OpenAPI document, made from the table of endpoints, and its page."""
 
 from __future__ import annotations
 
@@ -44,23 +44,27 @@ SECURITY: Final = security_headers(styles="'self' 'unsafe-inline'")  # Swagger U
 DESCRIPTION: Final = """Remaining useful life with a calibrated interval, and the attention weight and exact \
 contribution of every cycle.
 
-Every request may have the headers `request-timeout` (seconds, which shorten its deadline), `x-request-id` \
-(comes back with the answer), `traceparent` (is continued) and `content-encoding` (gzip or deflate). \
-`retry-after` of a refusal says after how many seconds to ask again.
+Every request may have the headers `request-timeout` (seconds; shortens the deadline), `x-request-id` \
+(returned with the answer), `traceparent` (the trace continues) and `content-encoding` (gzip or deflate). \
+The header `retry-after` of a refusal has the seconds to wait before a retry.
 """
-"""Of the API, in Markdown."""
-PLACES: Final = {"unit": "Name of the unit.", "name": "Name of the model.", "version": "Its version."}
-"""Parameters of paths."""
+"""Description of the API, in Markdown."""
+PLACES: Final = {
+    "unit": "Name of the unit.",
+    "name": "Name of the model.",
+    "version": "Version of the model.",
+}
+"""Descriptions of path parameters."""
 BASIC: Final = (ModelName, Prediction, Refused, ProblemBody, OipError)
 """Types of `PredictReply` and of errors."""
 DECILES: Final = (3, 4, 5)
-"""Of the training readings, in the regime that is seen first: the readings of an example, one a cycle."""
+"""Deciles of the training readings in the first regime: one reading of an example each."""
 LAST: Final = 121.0
 """The last cycle of an example."""
 
 
 def assets() -> Path:
-    """The folder of Swagger UI in BentoML's wheel: no second copy, and nothing from another host."""
+    """Folder of Swagger UI in BentoML's wheel; nothing loads from another host."""
     spec = find_spec("bentoml")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("bentoml is not installed")
@@ -101,13 +105,13 @@ def _schemas(docs: Iterable[Operation]) -> tuple[dict[Any, Schema], dict[str, An
     types = [*dict.fromkeys([*BASIC, *kinds])]
     found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     schemas: dict[Any, Schema] = dict(zip(types, found, strict=True))
-    for component in components.values():  # docstrings: as Markdown, without errors of Python
+    for component in components.values():  # docstrings become Markdown, without their `Raises:`
         if text := component.get("description"):
             component["description"] = cleandoc(text).partition("\n\nRaises:")[0]
     answer = {"anyOf": [schemas[Prediction], schemas[Refused]]}
-    components["PredictReply"] = {  # by hand: msgspec describes what it could decode, which this is not
+    components["PredictReply"] = {  # by hand: msgspec cannot describe a type that it cannot decode
         "title": "PredictReply",
-        "description": "One prediction a window, in the order of the request.",
+        "description": "One prediction per window, in the order of the request.",
         "type": "object",
         "required": ["model", "predictions"],
         "properties": {"model": schemas[ModelName], "predictions": {"type": "array", "items": answer}},
@@ -144,7 +148,7 @@ def _operation(endpoint: Endpoint, doc: Operation, schemas: Mapping[Any, Schema]
 
 
 def _errors(endpoint: Endpoint, doc: Operation) -> set[int]:
-    """The errors of an operation: its own, and those of every endpoint like it."""
+    """Statuses of an operation's errors: its own, and those of all endpoints of its kind."""
     errors = {*doc.errors, 400}  # a path, query or header that cannot be read
     if endpoint.scope is not KeyScope.OPEN:
         errors |= {401, 403}

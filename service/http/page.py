@@ -1,4 +1,4 @@
-"""The web page at `/`: its files, read once, and what a browser may do with them."""
+"""The web page at `/`: its files, read once, and their security headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEDIA_TYPES: Final = {
 
 
 def security_headers(*, styles: str) -> tuple[tuple[bytes, bytes], ...]:
-    """Allow scripts and data of this service alone, styles from these sources, no frame around the page."""
+    """Allow scripts and data of this service only, styles from these sources, and no frame."""
     policy = (
         f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -35,7 +35,7 @@ def security_headers(*, styles: str) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def endpoints() -> list[Endpoint]:
-    """List the endpoints. The files hold no data: any browser may have them, also without a key."""
+    """List the endpoints. They need no key, because the files hold no data."""
     paths = [path for path in FOLDER.rglob("*") if path.suffix in MEDIA_TYPES]
     files = {path.relative_to(FOLDER).as_posix(): _file(path) for path in paths}
 
@@ -58,7 +58,7 @@ def _file(path: Path) -> Reply:
     content = path.read_bytes()
     headers = (
         (b"etag", b'"%s"' % sha256(content).hexdigest()[:32].encode()),
-        (b"cache-control", b"no-cache"),  # a browser asks whether its copy is still right
+        (b"cache-control", b"no-cache"),  # browsers must revalidate their copy
         *security_headers(styles="'self'"),  # no inline style either
     )
     return Reply(content, media_type=MEDIA_TYPES[path.suffix], headers=headers)

@@ -1,4 +1,4 @@
-"""`POST /v1/predict` and `/v1/explain`: a body becomes a query or its problems, a reply becomes a body.
+"""`POST /v1/predict` and `/v1/explain`: decode the body to a query or problems, encode the reply.
 
 This module knows JSON and the shape of a query; it must not know what a model reads.
 """
@@ -29,7 +29,7 @@ async def predict(call: Call, explain: Explain | None = None) -> Reply:
     exchange, start = call.exchange, perf_counter()
     query, parts = decode(call.body), None
     exchange.stages.append((Stage.DECODE, start, perf_counter()))
-    if query is None:  # in slices, between which others run: no stage
+    if query is None:  # in slices that let other requests run: no stage
         async with call.desk.large_requests:
             query, parts = await Careful(call.desk.predictor).read(call.body)
     query.explain = explain or query.explain
@@ -46,9 +46,9 @@ async def predict(call: Call, explain: Explain | None = None) -> Reply:
 
 
 def decode(body: bytes) -> PredictQuery | None:
-    """Read a body at once; None if it is large or wrong.
+    """Read a body at once; return None if it is large or wrong.
 
-    By `orjson`: `msgspec` takes 10 µs for a number at the ends of float64's range, and 30 ns for others.
+    `orjson` decodes it, because `msgspec` takes 10 µs instead of 30 ns for numbers at the ends of float64.
     """
     if len(body) > LARGE_BYTES and is_large(body):
         return None
@@ -59,7 +59,7 @@ def decode(body: bytes) -> PredictQuery | None:
 
 
 async def _encoded_in_slices(reply: PredictReply) -> bytes:
-    """Write a large reply as JSON; others run between its slices, so they are no stage."""
+    """Encode a large reply in slices that let other requests run: these are no stage."""
     head = encode(PredictReply(reply.model, [])).removesuffix(b"]}")
     lists = await in_slices(reply.predictions, AT_ONCE, encode)
     return head + b",".join(memoryview(part)[1:-1] for part in lists) + b"]}"

@@ -1,4 +1,4 @@
-"""An error as an HTTP answer: RFC 9457, or as the Open Inference Protocol has it."""
+"""An error as an HTTP answer, in the form of RFC 9457 or the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Body = TypeVar("Body")
 PROBLEM: Final = b"application/problem+json"
 MOST_DETAIL: Final = 300
 ENUMS: Final[dict[str, type[StrEnum]]] = {"/explain": Explain, "/kind": OutcomeKind}
-"""Fields with a closed set of values, by their pointers: msgspec does not name the values."""
+"""Enums by the pointer of their field: msgspec does not list the allowed values."""
 UNREADABLE: Final = (msgspec.DecodeError, orjson.JSONDecodeError, UnicodeDecodeError, RecursionError)
 """Errors of a JSON body that cannot be decoded, or has another shape."""
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
-    """An error as RFC 9457 has it, with every place in the request that is wrong."""
+    """An error in the form of RFC 9457, with every wrong place in the request."""
 
     type: str
     title: str
@@ -42,7 +42,7 @@ class ProblemBody(msgspec.Struct, frozen=True):
 
 
 class OipError(msgspec.Struct):
-    """An error as the Open Inference Protocol has it."""
+    """An error in the form of the Open Inference Protocol."""
 
     error: str
 
@@ -52,7 +52,7 @@ def problem(
 ) -> tuple[int, bytes, list[tuple[bytes, bytes]], bytes]:
     """Return the status, media type, headers and body of an error.
 
-    Below /v2 errors have the protocol's own form. `allowed` lists the methods that the path answers.
+    Below /v2 errors have the form of the Open Inference Protocol. `allowed` lists the methods of the path.
     """
     shown, status = public(error), status_of(error)
     headers = [(b"allow", allowed.encode())] if allowed else []
@@ -90,7 +90,7 @@ def read_number(text: str) -> float:
     """Read a number in plain digits; Python alone also reads 1_0 and the digits of other scripts.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a number.
     """
     if "_" in text or not text.isascii():
         raise ValueError(text)
@@ -98,12 +98,12 @@ def read_number(text: str) -> float:
 
 
 def wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:
-    """Make the refusal of a parameter or field."""
+    """Make the error for a wrong parameter or field."""
     return InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, code, detail)])
 
 
 def unreadable(error: Exception, below: str = "") -> MalformedBody:
-    """Make the refusal of a body that JSON's decoder rejects, with the JSON pointer of the place.
+    """Make the error for a body that cannot be decoded, with the JSON pointer of the place.
 
     `below` is the pointer of the part that was decoded.
 

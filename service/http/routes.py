@@ -1,4 +1,4 @@
-"""The table of everything that answers by HTTP."""
+"""The table of all HTTP endpoints."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascri
 
 
 class ReadyModel(msgspec.Struct, frozen=True):
-    """A model that answers: on `provider`, and on the later ones of `providers` what that cannot run.
+    """A ready model. It runs on `provider`; operators that this cannot run, on the later `providers`.
 
-    `fallback` says why it is not the provider that RUL_PROVIDER asks for; null where it is.
+    `fallback`: why it runs on another provider than RUL_PROVIDER names; null if it does not.
     """
 
     name: str
@@ -43,14 +43,14 @@ class ReadyModel(msgspec.Struct, frozen=True):
 
 
 class ReadyBody(msgspec.Struct, frozen=True):
-    """The service answers, and on what."""
+    """The state of the service, and its models."""
 
     status: Phase
     models: list[ReadyModel]
 
 
 def pages(schema: Schema) -> list[Endpoint]:
-    """List the endpoints by which the service tells of itself: health, metrics, documents."""
+    """List the endpoints for health, metrics and documents."""
     assets = {path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES}
 
     async def for_bentoml(_call: Call) -> Reply:
@@ -65,7 +65,7 @@ def pages(schema: Schema) -> list[Endpoint]:
         return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
     ready = Operation("Readiness: every golden window agrees", ReadyBody, (500, 503))
-    live = Operation("Liveness", errors=(500, 503))  # 503: Envoy, without a heartbeat
+    live = Operation("Liveness", errors=(500, 503))  # 503: from Envoy, if a worker's heartbeat stops
     metrics = Operation("Prometheus metrics", {"text/plain": TEXT, "application/openmetrics-text": TEXT})
     return [
         Endpoint("GET", "/readyz", Route.READYZ, _readyz, KeyScope.OPEN, doc=ready),
@@ -124,7 +124,7 @@ def endpoints(desk: Desk, schema: Schema, change: Changer) -> list[Endpoint]:
     """The table of endpoints, without the document that describes them."""
     answers = (
         (Route.PREDICT, predict, "Remaining useful life of each unit, in cycles"),
-        (Route.EXPLAIN, explain, "The same with `explain` full: why, in numbers and words"),
+        (Route.EXPLAIN, explain, "Predict and explain: `/v1/predict` with `explain` full"),
     )
     predictions = [
         Endpoint(

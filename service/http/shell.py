@@ -1,8 +1,7 @@
-"""One table of endpoints, one reader of bodies, one sender: what every HTTP request goes through.
+"""Routing, reading of bodies and sending of answers, for every HTTP request.
 
-Without a framework: inference is asked for thousands of times a second, and what a framework does for
-a request costs more than the network does for a window (docs/performance.md). This module knows paths,
-headers and bodies; it must not know what is asked.
+There is no framework: its overhead per request would exceed the network's time per window
+(docs/performance.md). This module knows paths, headers and bodies; it must not know what is asked.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ TEXT: Final = {"type": "string"}
 ANY_JSON: Final[Content] = {"application/json": {}}
 
 CHANGE_SECONDS: Final = 150.0
-"""Longest change of the service: a little more than its workers may take to check a bundle."""
+"""Maximum time of a change: a little more than workers may take to check a bundle."""
 
 
 class Reply(msgspec.Struct, frozen=True):
     """An answer on its way out.
 
     Attributes:
-        stream: The body in parts, for as long as the caller stays; in the place of `body`.
+        stream: The body in parts, instead of `body`; ends when the caller disconnects.
     """
 
     body: bytes = b""
@@ -62,10 +61,10 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):
-    """One request: its parameters by name, its body, and the limit that is already running.
+    """One request: its parameters by name, its body, and its running time limit.
 
     Attributes:
-        body: All of it; empty where the endpoint reads none.
+        body: The whole body; empty if the endpoint reads none.
     """
 
     desk: Desk
@@ -79,7 +78,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def query(self) -> QueryParams:
-        """The parameters behind the path."""
+        """The query parameters."""
         return QueryParams(self.scope.get("query_string", b""))
 
 
@@ -87,7 +86,7 @@ Handler = Callable[[Call], Awaitable[Reply]]
 
 
 class Parameter(NamedTuple):
-    """A parameter behind a path, or a header, as the OpenAPI document has it."""
+    """A query parameter or header, for the OpenAPI document."""
 
     name: str
     description: str
@@ -96,12 +95,12 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """The part of the OpenAPI document that an endpoint does not say by itself.
+    """What the OpenAPI document cannot derive from the endpoint.
 
     Attributes:
         answer: The type of the answer as JSON, or a type or a schema for each media type.
-        errors: HTTP statuses of its own errors.
-        body: Of the request, as `answer`; None: none is read.
+        errors: HTTP statuses of the endpoint's own errors.
+        body: Type of the request's body, given as `answer` is; None: no body is read.
     """
 
     summary: str
@@ -113,14 +112,14 @@ class Operation(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """What answers at a path.
+    """A handler at a path.
 
     Attributes:
-        path: With parameters in braces; `{name:path}` may hold slashes.
-        scope: What it asks of an API key; a change of the service (`admin`) may take as long as one takes.
-        needs_model: Whether it is refused while the service starts or drains.
-        media_type: What a body must say that it is, or one of several; None: anything.
-        doc: None: the OpenAPI document leaves it out.
+        path: Has parameters in braces; `{name:path}` may hold slashes.
+        scope: Scope that the API key needs; `admin` requests have the longer time limit of changes.
+        needs_model: Whether requests are refused while the service starts or drains.
+        media_type: Accepted content type of the body, or several; None: any.
+        doc: Its description; None: not in the OpenAPI document.
     """
 
     method: str
@@ -134,21 +133,21 @@ class Endpoint(NamedTuple):
 
 
 def _array_as_json(values: NDArray[Any]) -> msgspec.Raw:
-    """Write an array as JSON: a third of the time and three fifths of the bytes of a list of its numbers."""
+    """Encode an array as JSON, in a third of the time and three fifths of the bytes of a list."""
     return msgspec.Raw(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder(enc_hook=_array_as_json).encode
-"""Write a value as JSON; arrays of numbers are lists."""
+"""Encode a value as JSON, arrays as lists."""
 
 
 def json_reply(body: object) -> Reply:
-    """A body as JSON."""
+    """Make a reply with a JSON body."""
     return Reply(encode(body))
 
 
 def unknown_route(call: Call) -> UnknownRoute:
-    """Make the refusal of a path at which nothing answers."""
+    """Make the error for a path without an endpoint."""
     return UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
 
 
@@ -171,10 +170,10 @@ class Shell:
     """The ASGI application for HTTP."""
 
     def __init__(self, desk: Desk, endpoints: Sequence[Endpoint], *, hot_paths: Sequence[str] = ()) -> None:
-        """Serve these endpoints, the first that fits a path; hot paths with parameters are matched once."""
+        """Serve these endpoints: the first that matches a path; matches of hot paths are cached."""
         self._desk: Final = desk
         self._patterns: Final[list[tuple[re.Pattern[str], Endpoint]]] = [
-            # A name may hold any character, also a line break.
+            # A name may hold any character, even a line break.
             (re.compile(compile_path(endpoint.path)[0].pattern, re.DOTALL), endpoint)
             for endpoint in endpoints
         ]
@@ -187,7 +186,7 @@ class Shell:
         method, path = scope["method"], scope["path"]
         endpoint, parameters = self._fixed.get((method, path)) or self._match(method, path_of(scope))
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        reply = Reply(status=499)  # nobody reads it: the caller has left
+        reply = Reply(status=499)  # never sent: the caller has disconnected
         desk, given_id = self._desk, headers.get(b"x-request-id")
         if given_id is not None:
             given_id = given_id.decode("latin-1")
@@ -207,7 +206,7 @@ class Shell:
             if endpoint.needs_model:
                 exchange.admit()
             reads = endpoint.method == "POST"
-            # A server says that the caller has left once the body has been read.
+            # ASGI servers report a disconnect only after the body has been read.
             with _limit(desk, endpoint, headers, receive if reads else None) as limit:
                 body = b""
                 if reads:
@@ -239,7 +238,7 @@ class Shell:
 
 
 async def _send(reply: Reply, request_id: str, method: str, receive: Receive, send: Send) -> None:
-    """Send an answer: whole, or in parts until they or the caller end."""
+    """Send an answer at once, or in parts until the last one or a disconnect."""
     stream = reply.stream
     headers = [
         *([(b"content-type", reply.media_type)] if reply.media_type else ()),
@@ -247,31 +246,31 @@ async def _send(reply: Reply, request_id: str, method: str, receive: Receive, se
         (b"x-request-id", request_id.encode("latin-1")),
         *reply.headers,
     ]
-    # A shared cache knows of `authorization` alone, not of `x-api-key`. No cache keeps what was posted.
+    # Shared caches know `authorization` but not `x-api-key`. No cache stores answers to POST.
     if method != "POST" and all(name != NO_STORE[0] for name, _ in reply.headers):
         headers.append(NO_STORE)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if stream is not None and method != "HEAD":
         await _send_parts(stream, receive, send)
-    # Not every ASGI server drops the body of an answer to HEAD by itself.
+    # Not every ASGI server drops the body of an answer to HEAD.
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
 
 
 async def _send_parts(stream: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
-    """Send the parts of a body until they or the caller end."""
-    with suppress(Disconnected, OSError), Limit(None, receive):  # a send fails once the caller has left
+    """Send the parts of a body until the last one or a disconnect."""
+    with suppress(Disconnected, OSError), Limit(None, receive):  # a send fails after a disconnect
         async with aclosing(stream):
             async for part in stream:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
 def media_type_of(headers: Mapping[bytes, bytes]) -> bytes:
-    """Return what a body says that it is; b"": nothing."""
+    """Return the media type of the body; b"": none given."""
     return headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
 
 def _limit(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive | None) -> Limit:
-    """Limit the time of a request; only one that has a body says when its caller leaves."""
+    """Limit the time of a request; disconnects are noticed only if it has a body."""
     reads = receive is not None
     if endpoint.scope is KeyScope.ADMIN:
         return Limit(CHANGE_SECONDS, receive, reading_seconds=desk.intake.seconds if reads else None)
@@ -282,12 +281,12 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
     """The whole body, inflated where it is compressed.
 
     Raises:
-        UnsupportedMedia: the endpoint does not read its media type, or the service not its compression.
-        TooLarge: it is above the limit; the rest is not read.
-        IntakeFull: all unfinished bodies together are above the budget.
-        Overloaded: it would wait too long; the rest is not read.
-        Disconnected: the caller left before it was complete.
-        MalformedBody: it is not compressed as it says.
+        UnsupportedMedia: the endpoint does not read its media type, or the service not its encoding.
+        TooLarge: it exceeds the limit; the rest is not read.
+        IntakeFull: all unfinished bodies together exceed the budget.
+        Overloaded: the request would wait too long; the rest is not read.
+        Disconnected: the caller disconnected before the end of the body.
+        MalformedBody: it cannot be inflated.
     """
     given, wanted = headers.get(b"content-type", b""), endpoint.media_type
     limit = desk.settings.max_body_bytes
@@ -314,8 +313,8 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
 
 
 async def _joined(event: Message, receive: Receive, limit: int, share: Share) -> bytes:
-    """A body that comes in parts, of which this is the first."""
-    parts: list[bytes] = []  # one bytearray would be copied as it grows, which leaves holes in the heap
+    """Read the rest of a body that begins with this part."""
+    parts: list[bytes] = []  # a growing bytearray would be copied, which fragments the heap
     size = 0
     while True:
         if event["type"] == "http.disconnect":
@@ -331,7 +330,7 @@ async def _joined(event: Message, receive: Receive, limit: int, share: Share) ->
 
 
 def _wanted_seconds(headers: dict[bytes, bytes]) -> float | None:
-    """The time limit that the header `request-timeout` asks for."""
+    """The time limit given in the header `request-timeout`."""
     given = headers.get(b"request-timeout")
     if given is None:
         return None

@@ -43,7 +43,7 @@ UNIT: Final = "/v1/units/{unit:path}"
 _MOST: Final = {"type": "integer", "minimum": 1, "maximum": MOST}
 _TIME: Final = {"type": "string", "format": "date-time"}
 MODEL: Final = Parameter("model", "A loaded model.")
-LIMIT: Final = Parameter("limit", f"Most entries on a page; {USUAL_LIMIT} by default.", _MOST)
+LIMIT: Final = Parameter("limit", f"Maximum entries on a page; {USUAL_LIMIT} by default.", _MOST)
 NO_STORE: Final = (
     "404 `no_store` if the service stores no predictions (RUL_STORE=false), 503 `store_unavailable` while "
     "the database does not answer; predictions themselves continue."
@@ -58,28 +58,30 @@ def endpoints() -> list[Endpoint]:
 def _read() -> list[Endpoint]:
     fleet = of_store(
         "The fleet by urgency: the latest prediction of each unit, smallest lower bound first",
-        "Ended units appear only if `state` is failed or removed. The first page has a summary of all.",
+        "Failed and removed units appear only if `state` selects them. The first page has a summary of all.",
         FleetBody,
         MODEL,
         Parameter("state", "Only units in this state.", {"enum": list(STATES)}),
-        Parameter("q", "Only units whose name contains this text, in upper or lower case."),
+        Parameter("q", "Only units whose name contains this text, ignoring case."),
         Parameter("changed_since", "Only units with a prediction after this time.", _TIME),
         LIMIT,
         Parameter("after", "The `next` of the previous page."),
     )
     explanation = of_store(
         "Explain the prediction of a unit from its stored readings",
-        "As `explain` full does; nothing is stored.",
+        "As `/v1/explain` does; nothing is stored.",
         UnitReply,
         MODEL,
         Parameter(
-            "cycle", "The last cycle of the window, which has a reading; by default the unit's.", bodies.CYCLE
+            "cycle",
+            "The last cycle of the window, which must have a reading; by default the unit's last.",
+            bodies.CYCLE,
         ),
     )
     unit = of_store(
         "One unit: its predictions, its readings, its outcome, and the accuracy",
-        "Pages begin with the newest cycles; `scores` is of the last 1,000 of each version before the "
-        "outcome. `model` may be omitted if one is loaded.",
+        "Pages begin with the newest cycles; `scores` covers the last 1,000 predictions of each version "
+        "before the outcome. `model` may be omitted if one is loaded.",
         bodies.UnitBody,
         MODEL,
         LIMIT,
@@ -95,29 +97,29 @@ def _read() -> list[Endpoint]:
 
 def _written() -> list[Endpoint]:
     cycles = of_store(
-        "Store readings of a unit, and predict for it",
-        "Readings are stored before the answer, all or none. The same reading again changes nothing, "
-        "another one of a stored cycle is a conflict. Order does not matter. CSV has a header with "
-        "`cycle` and columns, and its options in the address.",
+        "Store readings of a unit and predict its RUL",
+        "Readings are stored before the answer, all or none. A repeated reading changes nothing; a "
+        "different reading of a stored cycle is a conflict. Order does not matter. CSV has a header with "
+        "`cycle` and columns, and its options are query parameters.",
         CyclesReply,
         *units_cycles.PARAMETERS,
         body={"application/json": units_cycles.CyclesQuery, "text/csv": TEXT},
     )
     outcome = of_store(
         "Report an outcome: the unit failed, or was removed while it ran",
-        "The same outcome again changes nothing; another one is a conflict, unless `replace` is true.",
+        "A repeated outcome changes nothing; a different one is a conflict, unless `replace` is true.",
         OutcomeReply,
         body=OutcomeReport,
     )
     rename = of_store(
         "Rename a unit with its predictions, readings and outcome",
-        "A name that another unit has is a conflict.",
+        "If another unit has the name, it is a conflict.",
         bodies.UnitBody,
         body=bodies.RenameBody,
     )
     delete = of_store(
         "Delete a unit with its predictions, readings and outcome",
-        "Metrics keep what they have counted.",
+        "Metrics do not change.",
         bodies.DeletedBody,
         MODEL,
     )
@@ -209,20 +211,20 @@ async def _unit_body(
 
 
 def key_of(call: Call, model: LoadedModel) -> UnitKey:
-    """Name the unit of the address."""
+    """Return the unit named in the path."""
     return UnitKey(call.exchange.caller.tenant, model.name.name, call.path["unit"])
 
 
 def of_store(
     summary: str, description: str, answer: type, *parameters: Parameter, body: Content | None = None
 ) -> Operation:
-    """Describe an endpoint that asks the store."""
+    """Describe an endpoint that needs the store."""
     errors = (404, 422, 429, 500, 503, 504, *((409,) if body else ()))
     return Operation(summary, answer, errors, f"{description} {NO_STORE}", parameters, body)
 
 
 def read_query(call: Call) -> Mapping[str, str]:
-    """Read the parameters behind a path.
+    """Read the query parameters.
 
     Raises:
         InvalidRequest: the endpoint has not declared one of them.
@@ -241,10 +243,10 @@ def _limit(query: Mapping[str, str]) -> int:
 
 
 def whole(query: Mapping[str, str], name: str, *, most: int, least: int = 1) -> int | None:
-    """Read a whole number in plain digits from the parameters of an address; None: not given.
+    """Read a whole number in plain digits from the query parameters; return None if not given.
 
     Raises:
-        InvalidRequest: it is none, or out of the range.
+        InvalidRequest: it is not a whole number, or out of the range.
     """
     text = query.get(name)
     if text is None:
@@ -277,7 +279,7 @@ def _since(query: Mapping[str, str]) -> float | None:
 
 
 def _seconds_of(moment: datetime) -> float:
-    """Return seconds of the epoch; a time that could not be shown is refused."""
+    """Return seconds since the epoch; refuse a time that cannot be shown."""
     seconds = moment.timestamp()
     if bodies.moment_of(seconds) is None:
         raise wrong("/time", f"expected a year of 1 to 9999 in UTC, got {moment.isoformat()}")

@@ -1,4 +1,4 @@
-"""Bodies of `/v1/units` and their part of the OpenAPI document."""
+"""Bodies of `/v1/units`; their docstrings are part of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResul
 from service.store.rows import DeletedRows, FleetRow, History, Stretch
 
 STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
-"""Filters of a fleet: health states, RUL states, kinds of outcomes."""
+"""Values of the filter `state`: health states, RUL states, kinds of outcomes."""
 
 MOST: Final = 1000
-"""Most entries on a page."""
+"""Maximum entries on a page."""
 CYCLE: Final = {"type": "integer", "minimum": 0, "maximum": LARGEST_CYCLE}
 Cycle = Annotated[float, Meta(extra_json_schema={**CYCLE, "multipleOf": 1})]
-"""A cycle number, which `cycle_problem` checks: pandas writes 3.0 for 3 in a column with missing numbers."""
+"""A cycle number, checked by `cycle_problem`: pandas writes 3 as 3.0 if numbers are missing."""
 Moment = Annotated[datetime, Meta(tz=True)]
 """A time with its zone."""
 
@@ -32,8 +32,8 @@ Moment = Annotated[datetime, Meta(tz=True)]
 class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
     """How a unit's life ended.
 
-    `failed`: `cycle` was its last. `removed`: it left service while it still ran. `replace` corrects an
-    earlier report.
+    `failed`: `cycle` was its last one. `removed`: it was taken out of service while it still ran. `replace`
+    corrects an earlier report.
     """
 
     kind: OutcomeKind
@@ -55,9 +55,9 @@ class OutcomeBody(msgspec.Struct, frozen=True):
 class ScoreBody(msgspec.Struct, frozen=True):
     """Accuracy of a model version's last 1,000 predictions before the outcome, in cycles.
 
-    Errors are predicted less true; above 0 is late. A failed unit gives errors and coverage (`with_error`
-    of the `predictions`); a removed one gives `contradicted`, the intervals that it outlived. The NASA
-    score is the mean for each prediction; null for models with a cap above 150 cycles.
+    An error is predicted minus true RUL; above 0 is late. Errors and coverage come from failed units
+    (`with_error` counts their predictions); `contradicted` counts intervals whose upper bound a removed unit
+    outlived. The NASA score is the mean over predictions; null for models with a cap above 150 cycles.
     """
 
     version: str
@@ -75,11 +75,11 @@ class ScoreBody(msgspec.Struct, frozen=True):
 
 
 class PastPrediction(msgspec.Struct, frozen=True):
-    """A stored prediction, what it rested on, and, if the outcome is known, its error.
+    """A stored prediction, its explanation and, if the outcome is known, its error.
 
-    `explanation` comes from models that explain readings, while RUL_STORE_EXPLANATIONS is true.
-    `truth` is capped as predictions are. For a removed unit it is a lower bound, `error` is missing, and
-    `covered` is false if the unit outlived the interval, otherwise missing.
+    Only models that explain readings have an `explanation`, if RUL_STORE_EXPLANATIONS is true. `truth` is
+    capped as predictions are. For a removed unit `truth` is a lower bound, `error` is missing, and `covered`
+    is false if the unit outlived the upper bound, otherwise missing.
     """
 
     version: str
@@ -97,7 +97,7 @@ class PastPrediction(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """Expected cost per cycle of a planned stop in so many cycles."""
+    """Expected cost per cycle of a planned stop after a number of cycles."""
 
     in_cycles: list[int]
     cost_per_cycle: list[float]
@@ -106,8 +106,7 @@ class Curve(msgspec.Struct, frozen=True):
 class UnitDecision(msgspec.Struct, frozen=True):
     """When to stop a unit, and the cost of every other stop.
 
-    Both are null where there is nothing to decide: the unit has failed or left service, or its latest
-    prediction is no ground for a decision.
+    Both are null if the unit has failed or was removed, or if its latest prediction allows no decision.
     """
 
     unit: str
@@ -118,16 +117,16 @@ class UnitDecision(msgspec.Struct, frozen=True):
 
 
 class ReadingsBody(msgspec.Struct, frozen=True):
-    """Stored readings: cycle numbers, ascending, and the values of each column; null = missing."""
+    """Stored readings: ascending cycle numbers and the values of each column; null = missing."""
 
     cycles: list[int]
     columns: dict[str, list[float | None]]
 
 
 class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
-    """One unit: its outcome, the accuracy of its predictions, predictions, newest first, and readings.
+    """One unit: outcome, accuracy of its predictions, predictions (newest first) and readings.
 
-    `next` is the `before` of the next page, which has earlier cycles.
+    Pass `next` as `before` for the next page, which has earlier cycles.
     """
 
     unit: str
@@ -140,13 +139,13 @@ class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomeReply(UnitBody, frozen=True):
-    """What the store did with an outcome, and the unit afterwards."""
+    """The effect of an outcome report, and the unit afterwards."""
 
     result: OutcomeResult
 
 
 class DeletedBody(msgspec.Struct, frozen=True):
-    """A unit that is deleted."""
+    """A deleted unit."""
 
     unit: str
     model: str
@@ -163,10 +162,10 @@ class RenameBody(msgspec.Struct, forbid_unknown_fields=True):
 class FleetUnit(msgspec.Struct, frozen=True):
     """Latest prediction of a unit.
 
-    `recent`: RULs of its last 30 predictions in cycle order; `trend`: their slope, in cycles of RUL a cycle.
-    `last_reading_at`, `last_reading_cycle`: when its last stored reading came, and its cycle; null where
-    readings are not stored. A cycle above `last_cycle`: the window that ends there was refused, or its
-    prediction not stored.
+    `recent`: RULs of its last 30 predictions in cycle order; `trend`: their slope, in cycles of RUL per
+    cycle. `last_reading_at`, `last_reading_cycle`: arrival time and cycle of its last stored reading; null if
+    it has none. If `last_reading_cycle` is above `last_cycle`, the window that ends there was refused, or its
+    prediction was not stored.
     """
 
     unit: str
@@ -187,10 +186,10 @@ class FleetUnit(msgspec.Struct, frozen=True):
 
 
 class SummaryBody(msgspec.Struct, frozen=True):
-    """Units on all pages: how many, how many in each health state, and how many are expected to fail.
+    """Units on all pages: number, number in each health state, and number expected to fail.
 
-    `fails_within`: the sum of the failure probabilities, by model and horizon in cycles, of all units but
-    those whose health is `unknown`: their readings are unlike those of training.
+    `fails_within`: the sum of failure probabilities by model and horizon in cycles, without units whose
+    health is `unknown`, because their readings are unlike the training data.
     """
 
     units: int
@@ -199,9 +198,9 @@ class SummaryBody(msgspec.Struct, frozen=True):
 
 
 class FleetBody(msgspec.Struct):
-    """Units by urgency, smallest lower bound first; `next` is the `after` of the next page.
+    """Units by urgency, smallest lower bound first.
 
-    The first page has a `summary`.
+    Pass `next` as `after` for the next page. Only the first page has a `summary`.
     """
 
     units: list[FleetUnit]
@@ -210,7 +209,7 @@ class FleetBody(msgspec.Struct):
 
 
 def _answer(row: FleetRow, coverage: float) -> dict[str, Any]:
-    probabilities = row["failure_probability"] or "{}"  # none of an earlier version
+    probabilities = row["failure_probability"] or "{}"  # rows of earlier versions have none
     return {
         **{name: row[name] for name in ("last_cycle", "rul", "rul_state", "health_state")},
         "interval": Interval(coverage, row["lower"], row["upper"]),
@@ -233,9 +232,9 @@ def fleet_unit(row: FleetRow) -> FleetUnit:
 def unit_body(
     model: str, unit: str, known: History, *, columns: tuple[str, ...] = (), limit: int
 ) -> UnitBody:
-    """Make one page of a unit's history; its readings have these columns."""
+    """Make one page of a unit's history; `columns` names those of its readings."""
     page = list(known.predictions[:limit])
-    # Versions that predicted at the same cycle share a page: the next one begins below it.
+    # Predictions of several versions at one cycle stay on one page: the next page begins below it.
     page += [row for row in known.predictions[limit:] if row["last_cycle"] == page[-1]["last_cycle"]]
     ends = [page[-1]["last_cycle"]] if len(page) < len(known.predictions) else []
     if len(known.readings.cycles) > limit:
@@ -282,7 +281,7 @@ def _readings(stretch: Stretch, columns: tuple[str, ...], *, first: int) -> Read
 
 
 def shortest(values: FloatArray) -> FloatArray:
-    """Turn float32 numbers into float64 ones that equal them in float32 and mostly have few digits.
+    """Convert float32 to float64 numbers with few digits that round to the same float32.
 
     >>> shortest(np.array([641.82, 8138.62], np.float32)).tolist()
     [641.82, 8138.62]
@@ -299,7 +298,7 @@ def _moment(seconds: float) -> datetime:
 
 
 def moment_of(seconds: float) -> datetime | None:
-    """Return a client's time in UTC; None where its year is not 1 to 9999, which no text shows."""
+    """Return a client's time in UTC; None if its year is not 1 to 9999."""
     try:
         return _moment(seconds)
     except (OverflowError, ValueError):

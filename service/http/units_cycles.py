@@ -28,37 +28,39 @@ from service.units import given_columns, given_rows
 
 CSV: Final = b"text/csv"
 CYCLE: Final = "cycle"
-"""Column of CSV that numbers the readings."""
+"""CSV column of the cycle numbers."""
 MOST_BYTES: Final = 4 * LARGE_BYTES
-"""Some thousand readings; decoding more would hold up other requests."""
+"""Some thousand readings; larger bodies would delay other requests."""
 MEDIA_TYPES: Final = (JSON, CSV)
 COSTS: Final = ("planned", "failure")
-"""Parameters of an address that has costs."""
+"""Query parameters of both costs."""
 OPTIONS: Final = ("model", "explain", "store")
-"""Options of CSV, in its address."""
+"""Query parameters of CSV."""
 _COST: Final = {"type": "number", "exclusiveMinimum": 0}
 COST_PARAMETERS: Final = (
     Parameter("planned", "Cost of a planned stop.", _COST),
     Parameter("failure", "Cost of a failure, above that of a planned stop.", _COST),
 )
 PARAMETERS: Final = (
-    Parameter("model", "Of CSV: a loaded model. JSON has it, and each other parameter, in the body."),
-    Parameter("explain", "Of CSV: grounds that the prediction shows; none by default.", {"enum": [*Explain]}),
-    Parameter("store", "Of CSV: whether the prediction is stored; true by default.", {"type": "boolean"}),
+    Parameter("model", "For CSV: a loaded model. With JSON, all parameters are fields of the body."),
+    Parameter(
+        "explain", "For CSV: how much explanation the prediction has; none by default.", {"enum": [*Explain]}
+    ),
+    Parameter("store", "For CSV: whether to store the prediction; true by default.", {"type": "boolean"}),
     *COST_PARAMETERS,
 )
 
 IN_COLUMNS: Final = re.compile(r"`\$(?:\.readings\[(\d+)\])?\.columns\[\.\.\.\]")
-"""Place of a column in msgspec's errors, with the number of its reading."""
+"""Path of a column in msgspec's errors, with the index of its reading."""
 
 Values = list[float | None]
 with_infinities: Final = msgspec.json.Decoder(float_hook=float).decode
 
 
 class Reading(msgspec.Struct, forbid_unknown_fields=True):
-    """One reading: values by column; what is left out or null is missing.
+    """One reading: values by column; omitted or null values are missing.
 
-    Without `cycle` it is the one after the unit's last, 1 for a new unit.
+    The default of `cycle` is the one after the unit's last, 1 for a new unit.
     """
 
     columns: dict[str, float | None]
@@ -70,7 +72,7 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     A column that is null, or in lists an empty list, is missing.
 
-    `store`: False keeps the prediction out of the store, not the readings. `costs` add the decision to the
+    `store`: false keeps the prediction, but not the readings, out of the store. `costs` add a decision to the
     prediction.
     """
 
@@ -88,7 +90,7 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
 
         Raises:
             MalformedBody: the body has none, or mixes forms.
-            InvalidWindow: with every problem that was found.
+            InvalidWindow: with every problem found.
         """
         forms = (self.readings is not None, self.columns is not None)
         if forms == (True, False) and self.cycle is None and self.cycles is None:
@@ -121,7 +123,7 @@ async def append(call: Call) -> Reply:
         query = decoded(call.body, call.query, is_csv=media_type_of(call.headers) == CSV)
         return query, query.given(predictor.model(query.model).rules)
 
-    if size > LARGE_BYTES:  # beside other requests: no stage
+    if size > LARGE_BYTES:  # lets other requests run: no stage
         async with call.desk.large_requests:
             query, given = await asyncio.to_thread(read)
     else:
@@ -146,11 +148,11 @@ async def append(call: Call) -> Reply:
 
 
 def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> CyclesQuery:
-    """Decode a body; CSV takes its options and costs from the address.
+    """Decode a body; CSV has its options and costs in the query parameters.
 
     Raises:
         MalformedBody: the body has another shape, or an option is unknown.
-        InvalidRequest: the address has costs that cannot be.
+        InvalidRequest: the costs are invalid.
     """
     known = (*OPTIONS, *COSTS) if is_csv else ()
     unknown = next((name for name in options if name not in known), None)
@@ -179,7 +181,7 @@ def _loaded(body: bytes) -> Any:  # noqa: ANN401 JSON
 
 
 def _converted(given: Any) -> CyclesQuery:  # noqa: ANN401 JSON
-    """Convert decoded JSON; an error names the column, which msgspec does not."""
+    """Convert decoded JSON; name the column in errors, because msgspec does not."""
     try:
         return msgspec.convert(given, CyclesQuery)
     except msgspec.ValidationError as error:
@@ -197,10 +199,10 @@ def _converted(given: Any) -> CyclesQuery:  # noqa: ANN401 JSON
 
 
 def costs_of_address(query: Mapping[str, str]) -> Costs | None:
-    """Read both costs from the parameters of an address; None where neither is given.
+    """Read both costs from the query parameters; return None if neither is given.
 
     Raises:
-        InvalidRequest: a cost is missing or no number above 0, or a failure costs no more than a stop.
+        InvalidRequest: a cost is missing or not above 0, or a failure costs no more than a stop.
     """
     if not any(name in query for name in COSTS):
         return None
@@ -219,12 +221,12 @@ def costs_of_address(query: Mapping[str, str]) -> Costs | None:
 
 
 def read_csv(text: str) -> tuple[list[int] | None, dict[str, Values]]:
-    """Read readings in a table with a header, as `model.cells` does; `cycle` is optional.
+    """Read a table of readings with a header, as `model.cells` does; `cycle` is optional.
 
-    Decimal commas are read where no comma separates.
+    Decimal commas are read if the separator is not a comma.
 
     Raises:
-        MalformedBody: a field is no number, or a row has another number of fields.
+        MalformedBody: a field is not a number, or a row has another number of fields.
     """
     head, _, rest = text.partition("\n")
     delimiter = delimiter_of(head)
