@@ -92,7 +92,7 @@ def account(
         departed: The sensors outside their healthy range.
         answer: The estimate.
         without: The estimate with each of them in its healthy range; if there are several, then also with all
-        of them.
+            of them.
         of_readings: Contribution of each reading in cycles of RUL, [T, F].
         names: Of all columns.
         first_cycle: Number of the window's first cycle.

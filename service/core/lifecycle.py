@@ -36,7 +36,7 @@ class Lifecycle:
 
     Attributes:
         in_flight: Requests and streams that a drain waits for. Code that lowers it must call `ended` while
-        the service drains.
+            the service drains.
     """
 
     def __init__(self, healthy: Callable[[], bool]) -> None:

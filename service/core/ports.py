@@ -27,7 +27,7 @@ class Caller(msgspec.Struct, eq=False):
         order: The order in which batches take its windows.
         trace: The request's trace, where it is recorded.
         arrived, taken_at, done_at: Seconds of `perf_counter`: submitted, first window taken, last window
-        answered; 0 until then.
+            answered; 0 until then.
         missing: Number of windows without an answer so far.
         next: Number of windows that batches have taken.
         pieces: Answers so far.
@@ -52,11 +52,11 @@ class BatchReport(msgspec.Struct, eq=False):
         size: Windows of the batch.
         queued: Waiting time in seconds of each request whose first window is in this batch.
         answered: Seconds from the batch of its first window to its last answer, of each request that this
-        batch completes.
+            batch completes.
         seconds: Duration of the run of the graph.
         answers: Answers of the graph, without explanations of readings; None if it failed.
         units, imputed_fraction, is_probe: Of each answered window, as in `Windows`; a unit has its tenant, if
-        there is one.
+            there is one.
     """
 
     size: int
@@ -161,7 +161,7 @@ class Tracer(Protocol):
             transport: How the request came.
             route: Its route.
             carrier: The ASGI scope or gRPC metadata, which may name the caller's trace; None for a part of
-            the current request, such as a reading of a stream.
+                the current request, such as a reading of a stream.
         """
         ...
 

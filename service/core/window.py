@@ -48,11 +48,11 @@ class Windows(msgspec.Struct, frozen=True, eq=False):
         last_cycle: The unit's cycle number at the last reading of each; NaN = unknown.
         sent: Number of cycles that the client sent for each window; the model reads the last ones.
         first_cycle: Number of the first cycle that is read; if `last_cycle` is unknown, the first one sent is
-        1.
+            1.
         imputed_fraction: Fraction of each window's readings that are missing.
         units: The units' names, if given.
         is_probe: True for windows that metrics of answers do not count: variations that only explain an
-        answer, and stored readings that were answered before.
+            answer, and stored readings that were answered before.
         owner: The tenant of the units.
     """
 
@@ -105,7 +105,7 @@ def check(
 
     Args:
         readings: float32 [B, T, F], NaN = missing; all cycles sent or the last ones; rows past a window's end
-        are ignored.
+            are ignored.
         sent: Number of cycles sent for each window, above 0.
         last_cycle: The cycle number of each window's last reading; NaN = unknown.
         rules: Rules of the model.
