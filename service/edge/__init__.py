@@ -1,1 +1,1 @@
-"""One request on any transport: identity, access, measurement, log line, error."""
+"""Common parts of every request: identity, access, admission, measurement, log line, error."""

@@ -19,17 +19,17 @@ BEARER: Final = "bearer "
 BASIC: Final = "basic "
 SETTING: Final = "RUL_API_KEYS"
 LOOK_SECONDS: Final = 0.5
-"""Time between two looks at the key file; a revoked key is valid for two of them at most."""
+"""Seconds between polls of the key file; a revoked key is valid for two of them at most."""
 NOBODY: Final = Grant("", frozenset())
-"""The caller where no key is needed."""
+"""The caller if no key is needed."""
 EVERY_KEY: Final = frozenset({KeyScope.ANY, KeyScope.PAGES})
 
 
 class Credentials:
-    """The accepted API keys; without any, everyone may ask.
+    """The accepted API keys; without any, everyone has access.
 
-    Keys are found by their SHA-256, in one lookup. Its time tells nothing about a key: nobody can choose
-    the digest of a guess.
+    Keys are looked up by their SHA-256. The time of the lookup reveals nothing about a key, because nobody
+    can choose the digest of a guess.
 
     Attributes:
         asked_for: Whether a key is needed.
@@ -45,7 +45,7 @@ class Credentials:
     ) -> None:
         """Accept the keys of the settings, which have every scope but `admin`, and those of a key file.
 
-        `open_pages` lifts the key of pages and metrics. Changes of the file are logged.
+        With `open_pages`, pages and metrics need no key. Changes of the file are logged.
         """
         scopes = frozenset(GRANTABLE) - {KeyScope.ADMIN}
         self._fixed: Final = {digest_of(key): Grant(SETTING, scopes, "", digest_of(key)) for key in keys}
@@ -64,11 +64,11 @@ class Credentials:
     def check(self, scope: KeyScope, authorization: str, api_key: str, *, basic: bool = False) -> Grant:
         """Check the headers `authorization: Bearer KEY` and `x-api-key: KEY`; one of them is enough.
 
-        With `basic`, `authorization` may also be HTTP Basic, with the key as password and any user. For
-        requests that change nothing: a browser sends it by itself, also for another site.
+        With `basic`, `authorization` may also be HTTP Basic, with the key as password and any user. This is
+        only for requests that change nothing, because browsers also send it for other sites.
 
         Raises:
-            Unauthenticated: a key is needed, and none came or it is not one of ours.
+            Unauthenticated: a key is needed, and it is missing or not valid.
             Forbidden: the key does not have the scope.
         """
         if scope in self._open or (not self.asked_for and scope is not KeyScope.ADMIN):
@@ -93,7 +93,7 @@ class Credentials:
         return grant
 
     def holds(self, grant: Grant, scope: KeyScope) -> bool:
-        """Return whether a key that `check` accepted earlier would still be."""
+        """Return whether `check` would still accept a key that it accepted earlier."""
         if grant is NOBODY:
             return True
         now = self._grants.get(grant.digest)
@@ -104,13 +104,13 @@ class Credentials:
         self._listeners.append(listener)
 
     async def watch(self) -> None:
-        """Follow the key file, until cancelled."""
+        """Poll the key file until cancelled."""
         while self._file is not None:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
 
     def look(self) -> None:
-        """Read a key file that has changed once two looks find it equal: it may still be being written.
+        """Read a changed key file once two polls find it equal: it may still be written to.
 
         A bad file leaves the keys as they are, and is logged once.
         """
@@ -148,7 +148,7 @@ def _given(authorization: str, *, basic: bool) -> str:
 
 
 def _state(file: Path) -> object:
-    """Return what changes when the file or its permissions do; its error where there is none."""
+    """Return a stamp that changes with the file or its permissions, or the error of reading it."""
     try:
         found = os.stat(file)  # noqa: PTH116 follows the links by which Kubernetes replaces a secret
     except OSError as error:

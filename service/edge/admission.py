@@ -4,8 +4,8 @@
             -> the line, while it moves fast enough for the request's time limit -> in work
             -> Overloaded
 
-The cost of a request is its bytes: known before it is decoded, the same by every protocol. A line's speed
-is measured from the requests that wait in it. This module must not know protocols or models.
+The cost of a request is its size in bytes: it is known before decoding and the same for every protocol. The
+speed of a line is measured from the requests that wait in it. This module must not know protocols or models.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from service.errors import Overloaded
 WAIT_SHARE: Final = 0.2
 """Share of its time limit that a request may wait undecoded. Too high: answers come late, memory grows."""
 ROOMS_WAITING: Final = 16
-"""Most bytes that wait, over the room: a limit of memory while the line's speed is not known."""
+"""Maximum waiting bytes as a multiple of the room: limits memory while the line's speed is unknown."""
 RECEIVING_SECONDS: Final = 1.0
-"""Time after which a body that is still being received keeps no place: its sender is slow."""
+"""Seconds after which a body that is still being received no longer counts: its sender is slow."""
 FEW_WINDOWS: Final = 2
-"""Windows of a small request."""
+"""Maximum windows of a small request."""
 SMOOTHING: Final = 1 / 8
 """Weight of the newest measurement of a line's speed."""
 REFUSALS: Final = (0.25, 1.0)
-"""Refusals for each request of a line that begins, below and above which `Retry-After` halves and doubles:
-they take the time of answers."""
+"""Refusals per admitted request of a lane, below and above which `Retry-After` halves and doubles:
+refusals take time from answers."""
 RETRY_SECONDS: Final = (1.0, 32.0)
-"""Least and most of `Retry-After`."""
+"""Minimum and maximum of `Retry-After`."""
 
 
 class Admission:
-    """The lanes of a worker: requests of a window or two never wait behind large ones.
+    """The lanes of a worker: requests of one or two windows never wait behind large ones.
 
     Args:
-        window_bytes: A window of the largest model as JSON, the largest form.
-        room_windows: Windows of that size that each lane has in work before requests wait.
-        limit_seconds: Longest time limit of a request.
+        window_bytes: Size of a window of the largest model as JSON, the largest encoding.
+        room_windows: Windows of that size in work per lane before requests wait.
+        limit_seconds: Maximum time limit of a request.
     """
 
     def __init__(self, *, window_bytes: int, room_windows: int, limit_seconds: float) -> None:
@@ -55,13 +55,13 @@ class Admission:
         self.fit(window_bytes)
 
     def fit(self, window_bytes: int) -> None:
-        """Make room for a larger model's windows; those of a smaller one change nothing."""
+        """Increase the room for windows of a larger model; a smaller model changes nothing."""
         self.small_bytes = max(self.small_bytes, FEW_WINDOWS * window_bytes)
         for lane in (self.small, self.large):
             lane.room = max(lane.room, self._room_windows * window_bytes)
 
     def expected(self, size: int) -> Coming:
-        """Enter this while the body of a request comes in parts; size 0: not known.
+        """Enter this while a body arrives in parts; size 0: unknown.
 
         Raises:
             Overloaded: the line is too long for it.
@@ -74,10 +74,10 @@ class Ticket:
     """A request in a line.
 
     Attributes:
-        size: Its bytes.
+        size: Its size in bytes.
         arrived: Seconds of the line's clock.
-        seconds: Longest wait.
-        before: Bytes that had left the line for work when it came.
+        seconds: Maximum wait.
+        before: Bytes that had left the line when it arrived.
     """
 
     size: int
@@ -88,12 +88,12 @@ class Ticket:
 
 
 class Lane:
-    """Requests of similar size: those in work, a line of those that wait, and bodies that are being received.
+    """Requests of similar size: in work, waiting in line, and bodies being received.
 
     Attributes:
-        room: Bytes in work from which on requests wait.
-        in_work: Bytes in work now; the request that leaves lowers it, and calls `advance` if others wait.
-        line: Requests that wait, in their order.
+        room: Requests wait while this many bytes are in work.
+        in_work: Bytes in work now; a request that ends lowers it, and calls `advance` if others wait.
+        line: Waiting requests, in order of arrival.
     """
 
     def __init__(self, room: int, limit_seconds: float, clock: Callable[[], float] = perf_counter) -> None:
@@ -109,7 +109,7 @@ class Lane:
         self._begun = self._refused = 0
 
     def check(self, bytes_before: int, seconds: float) -> None:
-        """Refuse a request that would wait for longer, behind so many bytes.
+        """Refuse a request that would wait longer than this behind this many bytes.
 
         Raises:
             Overloaded: the line is too long.
@@ -121,7 +121,7 @@ class Lane:
         """Wait until the request is in work.
 
         Raises:
-            Overloaded: the line is too long for its time limit, or has become so.
+            Overloaded: the line is, or has become, too long for its time limit.
         """
         seconds = WAIT_SHARE * (self.limit_seconds if limit_seconds is None else limit_seconds)
         self.check(self._waiting, seconds)
@@ -133,7 +133,7 @@ class Lane:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.in_work -= size  # its turn came in the same moment
+                self.in_work -= size  # admitted at the same moment
             else:
                 self._remove(ticket)
             self.advance()
@@ -141,17 +141,17 @@ class Lane:
 
     @property
     def expected_bytes(self) -> int:
-        """Bytes that wait, or are being received."""
+        """Bytes that wait or are being received."""
         return self._waiting + self.coming_bytes
 
     def advance(self) -> None:
-        """Let requests work while there is room; refuse those that have waited, or would wait, too long."""
+        """Admit requests while there is room; refuse those that have waited or would wait too long."""
         line, now = self.line, self.clock()
         while line and self.in_work < self.room:
             ticket = line[0]
             self._remove(ticket)
             waited = now - ticket.arrived
-            if ticket.turn.done():  # its caller has just left
+            if ticket.turn.done():  # its caller has just disconnected
                 continue
             if waited > ticket.seconds:
                 self._refuse(ticket)
@@ -182,7 +182,7 @@ class Lane:
             ticket.turn.set_exception(self._overloaded())
 
     def _overloaded(self) -> Overloaded:
-        """Make a refusal; the more there are, the later callers are asked to return."""
+        """Make a refusal; the more refusals, the longer its `Retry-After`."""
         now, (least, most) = self.clock(), RETRY_SECONDS
         if now - self._since > self._retry_seconds:
             ratio = self._refused / max(1, self._begun)
@@ -197,13 +197,13 @@ class Lane:
 
 
 class Coming:
-    """A body that comes in parts; entered while it does, and counted for as long as its sender is quick."""
+    """A body that arrives in parts; entered meanwhile, and counted as long as its sender is quick."""
 
     __slots__ = ("_lane", "_since", "_size")
 
     def __init__(self, lane: Lane, size: int) -> None:
         self._lane: Final = lane
-        self._size = min(size, lane.room)  # what is announced may never come
+        self._size = min(size, lane.room)  # the announced bytes may never come
         self._since = lane.clock()
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""The types of ASGI and the inflater of bodies, as both transports use them."""
+"""ASGI types, and inflating of bodies, for both transports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""Encodings that the service inflates, as zlib takes them."""
+"""Encodings that the service inflates, with zlib's window sizes."""
 
 _TAIL: Final = "%[89ABab][0-9A-Fa-f]"
 DECODABLE: Final = (
@@ -26,15 +26,15 @@ DECODABLE: Final = (
     f"|%(?:[Ee]0%[ABab]|[Ee][Dd]%[89])[0-9A-Fa-f]{_TAIL}|%[Ee][1-9ABCEFabcef]{_TAIL}{_TAIL}"
     f"|%(?:[Ff]0%[9ABab]|[Ff]4%8)[0-9A-Fa-f]{_TAIL}{_TAIL}|%[Ff][1-3]{_TAIL}{_TAIL}{_TAIL})*"
 )
-"""A path with its query as it travels, percent-encoded UTF-8 (RFC 3986, RFC 3629); Envoy and `re` read it."""
+"""A raw path with query, percent-encoded UTF-8 (RFC 3986, RFC 3629), for both Envoy and `re`."""
 UNDECODABLE: Final = "expected a path and a query in UTF-8 without NUL, each other byte as %XX"
 _decodable: Final = re.compile(DECODABLE.encode())
 QUOTED_SLASH: Final = "\0"
-"""A slash inside a name, while a path is matched: no path may hold NUL."""
+"""Stands for a slash inside a name while a path is matched; no path may hold NUL."""
 
 
 def path_of(scope: Scope) -> str:
-    """Decode a path; a slash that was quoted is part of a name and becomes `QUOTED_SLASH`."""
+    """Decode a path; a percent-encoded slash belongs to a name and becomes `QUOTED_SLASH`."""
     raw: bytes | None = scope.get("raw_path")
     if raw is None:
         return scope["path"]
@@ -42,7 +42,7 @@ def path_of(scope: Scope) -> str:
 
 
 def check_decodable(scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-    """Check that path, query and headers are UTF-8, the first two without NUL, which databases refuse.
+    """Check that path, query and headers are UTF-8; path and query must not hold NUL.
 
     Raises:
         MalformedBody: one of them is not.
@@ -58,7 +58,7 @@ def check_decodable(scope: Scope, headers: Mapping[bytes, bytes]) -> None:
 
 
 def inflated(data: bytes, encoding: str, limit: int) -> bytes:
-    """Inflate one whole stream, to `limit` bytes at most.
+    """Inflate one complete stream to at most `limit` bytes.
 
     Raises:
         UnsupportedMedia: the service does not read the encoding.

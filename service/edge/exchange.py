@@ -1,4 +1,4 @@
-"""The frame of every request on every transport: id, access, time limit, measurement, log line, error."""
+"""What surrounds every request: id, access, time limit, measurement, log line, error."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ from service.streams.life import Streams
 from service.units import UnitWindows
 
 LOOK_SECONDS: Final = 0.25
-"""How long a request runs before the service asks whether its caller is still there, and before it asks
-again. Too low: asking, behind Envoy a message to another thread and back, takes 30 microseconds of CPU from
-answers. Too high: work goes on for callers who have left."""
+"""Seconds between checks whether a request's caller is still connected. Too low: each check, a message to
+another thread and back behind Envoy, takes 30 microseconds of CPU. Too high: the service works for callers
+that have disconnected."""
 
 
 class Exchange:
-    """One request and how it went; entered when it begins, left when it is answered.
+    """One request and its outcome: a context that is entered at its begin and left at its answer.
 
-    What is raised inside stays in `error`, for the transport to word. One object and few calls: every
-    request goes through it.
+    An error raised inside is kept in `error`, for the transport to encode. Every request goes through this
+    class, so it is one object with few calls.
 
     Attributes:
-        request_id: The id that the caller, the log and every error give it.
+        request_id: The id in the answer, the log and every error.
         code: The code label that it is counted with.
-        start: When it was fully received, in seconds of `perf_counter`; before, when it began.
-        seconds: How long it took from `start`, once it has ended.
-        error: What went wrong.
-        caller: What its API key allows.
-        gone: True where the caller has left: nobody waits for an answer.
-        windows: Windows that were asked for.
-        stages: What it did, each stage with its start and end in seconds of `perf_counter`. Appended to
-            without a call: thousands of requests a second do so three times.
+        start: When it was fully received, in seconds of `perf_counter`; until then, when it began.
+        seconds: Duration from `start`, once it has ended.
+        error: The error, if any.
+        caller: What the API key allows.
+        gone: Whether the caller has disconnected.
+        windows: Number of windows in the request.
+        stages: Stages with their start and end in seconds of `perf_counter`. Callers append to the list
+            directly: a method call would cost more.
     """
 
     __slots__ = (
@@ -76,9 +76,9 @@ class Exchange:
         given_id: str | None,
         carrier: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin a request; an id that is not fit to log is replaced.
+        """Begin a request; replace an id that is unfit for logs.
 
-        `carrier` is the ASGI scope or gRPC's metadata; None for a part of another request.
+        `carrier` is the ASGI scope or gRPC metadata; None for a part of another request.
         """
         self._desk = desk
         self._transport: Transport = transport
@@ -108,7 +108,7 @@ class Exchange:
         return self
 
     def admit(self) -> None:
-        """Let a request in that needs a model; a drain waits for it.
+        """Count a request that needs a model as in flight; a drain waits for it.
 
         Raises:
             NotReady: the service is starting or draining.
@@ -120,7 +120,7 @@ class Exchange:
         self._admitted = True
 
     async def begin(self, size: int, limit: Limit) -> None:
-        """Wait for room to decode and run a request of so many bytes; it is released at the end.
+        """Wait for room to decode and run a request of this many bytes; release it at the end.
 
         Raises:
             NotReady: the service is starting or draining.
@@ -180,7 +180,9 @@ class Exchange:
         elif isinstance(error, Exception):
             self.error, self.code = error, self._desk.metrics.failed(self._transport, error)
         is_unanswered = self.gone or isinstance(error, DeadlineExceeded)
-        if is_unanswered and self._route is not Route.GRPC_STREAM:  # each reading of a stream counts itself
+        if (
+            is_unanswered and self._route is not Route.GRPC_STREAM
+        ):  # readings of a stream are counted one by one
             self._desk.metrics.cancelled(self.windows)
 
     def _log(self) -> None:
@@ -202,7 +204,7 @@ class Exchange:
 
 @dataclass(kw_only=True, eq=False)
 class Desk:
-    """The shared parts that both transports need to answer a request."""
+    """Shared parts that both transports need to answer requests."""
 
     settings: Settings
     predictor: Predictor
@@ -218,33 +220,33 @@ class Desk:
     hosts: Hosts | None = None
 
     def __post_init__(self) -> None:
-        """Open the streams, and end those whose key is revoked."""
-        # Held while a large body is decoded: together they have a share of the event loop.
+        """Create the shared state of requests and streams; revoked keys end their streams."""
+        # Held while a large body is decoded, so that all large bodies share one share of the event loop.
         self.large_requests = asyncio.Lock()
         most, idle_seconds = self.settings.max_streams, self.settings.stream_idle_seconds
         self.streams = Streams(self.lifecycle, most=most, idle_seconds=idle_seconds)
         self.credentials.when_changed(self.streams.end_revoked)
-        self.is_logged = evenly(self.settings.log_sample)  # of answered requests
+        self.is_logged = evenly(self.settings.log_sample)  # for answered requests
 
     def limit(self, seconds: float | None, receive: Receive | None, *, reads: bool = False) -> Limit:
-        """Limit a request to the settings' time, or to `seconds` where that is less; see `Limit`."""
+        """Limit a request to the settings' time, or to `seconds` if that is less; see `Limit`."""
         most, reading = self.settings.request_timeout_seconds, self.intake.seconds if reads else None
         return Limit(most if seconds is None or seconds > most else seconds, receive, reading_seconds=reading)
 
 
 class Limit:
-    """Limit the time to read a body and the time to an answer, which the caller's leaving ends too.
+    """Limit the time to read a body and to answer; end the request when its caller disconnects.
 
-    It costs half of `asyncio.timeout`, at every request. After `LOOK_SECONDS` it asks whether the
-    caller has left. The question is never cancelled: a server may be about to hand over the event, and does
-    so when the exchange ends. pyvoy answers at once while the caller is there, so it is asked again.
+    It costs half of `asyncio.timeout` per request. Every `LOOK_SECONDS` it asks the server for a disconnect.
+    This `receive` call is never cancelled: the server may be about to return the event, and does so when the
+    exchange ends. pyvoy returns at once while the caller is connected, so the call is repeated.
 
     Args:
-        seconds: How long the work may take; then DeadlineExceeded is raised. None: no limit.
-        reading_seconds: How long the body may take; then BodyTimeout is raised. The reader sets None at its
-            end and, `if is_late`, calls `start`: an ordinary request costs no call.
-        receive: Where an ASGI server says that the caller has left; then Disconnected is raised. None: the
-            server cancels the task itself.
+        seconds: Maximum time of the work; then DeadlineExceeded is raised. None: no limit.
+        reading_seconds: Maximum time to read the body; then BodyTimeout is raised. The reader sets None at
+            its end and calls `start` only `if is_late`, to save a call for ordinary requests.
+        receive: Returns the ASGI event of a disconnect; then Disconnected is raised. None: the server cancels
+            the task itself.
     """
 
     __slots__ = (
@@ -275,13 +277,13 @@ class Limit:
         return self
 
     def shorten(self, seconds: float) -> None:
-        """Lower the limit to so many seconds from now."""
+        """Lower the limit to this many seconds from now."""
         if self.seconds is not None and seconds < self.seconds and self._timer is not None:
             self.seconds = seconds
             self.start()
 
     def start(self) -> None:
-        """Start the time to the body's end or, once that has come, to the answer."""
+        """Start the time limit of the body or, after its end, of the answer."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
@@ -303,7 +305,7 @@ class Limit:
             self._again.cancel()
         if self._task is None or not (self._expired or self._left):
             return
-        # Somebody else's cancellation, even at the same moment, stays one: as in asyncio.timeout.
+        # A cancellation by others stays a cancellation, even at the same moment, as in asyncio.timeout.
         counts = [self._task.uncancel() for _ in range(self._expired + self._left)]
         if counts[-1] <= self._cancelling and kind is asyncio.CancelledError:
             if self._left:
@@ -329,7 +331,7 @@ class Limit:
 
     def _ask(self) -> None:
         if self._receive is not None:
-            with suppress(BaseException):  # a server that ends fails at once; one in Rust, with a panic
+            with suppress(BaseException):  # a stopping server raises at once; one in Rust raises a panic
                 self._watch = asyncio.ensure_future(self._receive())
                 self._watch.add_done_callback(self._told)
 

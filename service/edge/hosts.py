@@ -1,4 +1,4 @@
-"""Protection of a service without API keys from web pages in its callers' browsers."""
+"""Protects a service without API keys from web pages in its callers' browsers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_KNOWN: Final = 64
 class Hosts:
     """Protect a service without API keys from web pages in its callers' browsers.
 
-    A page of another site shows itself by `Origin`, and by `Host` if its name resolves to this machine (DNS
-    rebinding). An IP address needs no name, so it is always accepted.
+    A page of another site is recognised by `Origin`, and by `Host` if its name resolves to this machine (DNS
+    rebinding). IP addresses are always accepted.
 
     Args:
         allowed: Host names of this service, and of pages that may call it.
-        any_name: Whether the service is reached by names that nobody has listed.
+        any_name: Whether unlisted host names are accepted.
 
     Attributes:
         known: Values of `Host` that passed.

@@ -1,4 +1,4 @@
-"""Unfinished bodies of a worker: how many bytes they hold together, and how long each may take."""
+"""Unfinished bodies of a worker: their byte budget and their deadline."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Expected = Callable[[int], AbstractContextManager[object]]
 
 
 class Intake:
-    """The byte budget and the deadline of all bodies and messages that come in parts.
+    """The byte budget and the deadline of all bodies and messages that arrive in parts.
 
     Attributes:
-        expected: Entered while a body of so many bytes comes in parts; it may refuse it.
+        expected: Entered while a body of a given size arrives in parts; may refuse it.
         seconds: Maximum time from the head of a request to the end of its body.
-        held: Bytes of unfinished bodies at the moment.
+        held: Current bytes of unfinished bodies.
     """
 
     def __init__(self, *, most_bytes: int, seconds: float, expected: Expected) -> None:
@@ -31,10 +31,10 @@ class Intake:
         self.held = 0
 
     async def inflate(self, data: bytes, encoding: str, limit: int) -> bytes:
-        """Inflate a body in a thread, which lets the event loop go on.
+        """Inflate a body in a thread, so that the event loop continues.
 
-        Above `LARGE_BYTES` it takes up to four times its size from the budget meanwhile: no stream says its
-        own, so it is inflated again with a larger limit.
+        Above `LARGE_BYTES` it takes up to four times its size from the budget meanwhile. A stream does not
+        announce its inflated size, so it is inflated again with larger limits.
 
         Raises:
             UnsupportedMedia, MalformedBody, TooLarge: as `inflated`.
@@ -53,7 +53,7 @@ class Intake:
 
 
 class Share:
-    """The bytes of one unfinished body, counted while it is being read."""
+    """Counts the bytes of one unfinished body while it is read."""
 
     __slots__ = ("_held", "_intake")
 
@@ -62,7 +62,7 @@ class Share:
         self._held = 0
 
     def hold(self, size: int) -> None:
-        """Count so many bytes in place of those before.
+        """Replace the counted bytes by this number.
 
         Raises:
             IntakeFull: all unfinished bodies together are above the budget.

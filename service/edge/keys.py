@@ -1,7 +1,7 @@
-"""The key file: who may ask for what, in TOML.
+"""The key file in TOML: API keys with their scopes and tenants.
 
-A key is 256 random bits, so its SHA-256 is enough at rest: there is nothing to guess, and a slow hash as for
-passwords would cost milliseconds a request. The file never holds a key, and the log never shows one.
+A key is 256 random bits and cannot be guessed, so its SHA-256 is enough at rest; a slow password hash would
+cost milliseconds per request. The file never holds a key, and the log never shows one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import msgspec
 from model.domain import RulError
 
 MARK: Final = "rul_"
-"""Start of every key, by which scanners of repositories find one that was committed."""
+"""Prefix of every key, so that scanners of repositories find committed keys."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HEADER: Final = "# API keys of rulserve, as SHA-256. Written by `rul keys add` and `rul keys revoke`.\n"
 
 
 class KeyScope(StrEnum):
-    """What a route asks of a key; a key has some of the first five."""
+    """The scope that a route needs; a key has some of the first five."""
 
     PREDICT = "predict"
     INGEST = "ingest"
@@ -39,7 +39,7 @@ class KeyScope(StrEnum):
     METRICS = "metrics"
     ADMIN = "admin"
     PAGES = "pages"
-    """Any valid key; none with RUL_OPEN_PAGES."""
+    """Any valid key; no key with RUL_OPEN_PAGES."""
     ANY = "any"
     """Any valid key."""
     OPEN = "open"
@@ -50,11 +50,11 @@ GRANTABLE: Final = (KeyScope.PREDICT, KeyScope.INGEST, KeyScope.OUTCOMES, KeySco
 
 
 class InvalidKeys(RulError):
-    """The key file cannot be used, or a command on it makes no sense."""
+    """The key file cannot be used, or a command on it is invalid."""
 
 
 class Grant(NamedTuple):
-    """What a key allows. A tenant sees its own units only; "" is a tenant too, of keys without one."""
+    """What a key allows. A tenant sees only its own units; "" is the tenant of keys without one."""
 
     name: str
     scopes: frozenset[KeyScope]
@@ -63,7 +63,7 @@ class Grant(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key as the file has it."""
+    """A key in the file."""
 
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     scopes: tuple[str, ...]
@@ -76,7 +76,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def digest_of(key: str) -> bytes:
-    """Return the form in which a key is kept and looked up."""
+    """Return the digest by which a key is stored and looked up."""
     return hashlib.sha256(key.encode()).digest()
 
 
@@ -111,7 +111,7 @@ def grants_of(entries: Mapping[str, Entry]) -> dict[bytes, Grant]:
 
 
 def add_key(path: Path, name: str, scopes: Iterable[str], tenant: str = "") -> str:
-    """Make a key and add it to the file, which need not exist; return the key, which nothing keeps.
+    """Make a key and add it to the file, which need not exist; return the key, which is not stored.
 
     Raises:
         InvalidKeys: the name is taken, or name, scope or tenant cannot be used.
@@ -154,7 +154,7 @@ def _check(name: str, entry: Entry, where: str = "") -> None:
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Let one command at a time change a file: two would undo each other's work."""
+    """Lock the file, so that two commands cannot undo each other's changes."""
     import fcntl  # noqa: PLC0415 not on Windows, where the service reads key files all the same
 
     try:
@@ -170,7 +170,7 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def _write(path: Path, entries: Mapping[str, Entry]) -> None:
-    """Replace the file as a whole: a service that reads it sees the old keys or the new ones."""
+    """Replace the file atomically, so that a service reads the old keys or the new ones."""
     text = HEADER + "".join(_block(name, entry) for name, entry in entries.items())
     try:
         path = path.resolve()
@@ -179,10 +179,10 @@ def _write(path: Path, entries: Mapping[str, Entry]) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        with suppress(OSError):  # no file yet, or not ours to give away
+        with suppress(OSError):  # no file yet, or no right to change its owner
             kept = path.stat()
             os.chown(temporary, kept.st_uid, kept.st_gid)
-            Path(temporary).chmod(S_IMODE(kept.st_mode))  # the service may read it by its group
+            Path(temporary).chmod(S_IMODE(kept.st_mode))  # the service may read it through its group
         Path(temporary).replace(path)
     except OSError as error:
         raise InvalidKeys(f"key file {path}: {error.strerror}") from None

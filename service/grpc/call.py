@@ -1,8 +1,8 @@
-"""A gRPC call: what methods see of it, what every method has in common, and how it ends with a status.
+"""A gRPC call: what methods see of it, what all methods share, and how it ends with a status.
 
-A method takes the messages of a call as they came and returns its answer, or writes any number of them. The
-same methods run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end: on the wire a call with
-one message is a stream of one. This module must not know what is asked.
+A method takes the raw messages of a call and returns its answer, or writes any number of answers. The same
+methods run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end: on the wire a call with one
+message is a stream of one. This module must not know what is asked.
 """
 
 from __future__ import annotations
@@ -54,21 +54,23 @@ SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b
 
 READ: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
 METADATA: Final = {name.encode(): name for name in READ}
-"""The metadata that methods read, as it travels and by name: request id, API key and trace context."""
+"""Metadata that methods read, raw name to name: request id, API key and trace context."""
 
-DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
+DETAILS: Final = "grpc-status-details-bin"  # carries google.rpc.Status
 
-# Clients refuse trailers above 8 KiB. The detail travels twice, percent-encoded and in the details.
+# Clients refuse trailers above 8 KiB. The detail is sent twice: percent-encoded, and in the details.
 MAX_DETAIL_BYTES: Final = 1000
 MAX_DETAILS_BYTES: Final = 3 * 1024  # 4 KiB in base64
-RESERVED_BYTES: Final = 160  # the type of the details, and the last violation, which counts the rest
+RESERVED_BYTES: Final = (
+    160  # for the type of the details, and the last violation, which counts the omitted ones
+)
 
 MOST_FOREIGN_BYTES: Final = 64 * 1024
-"""Largest message of health and reflection."""
+"""Maximum size of a message of health or reflection."""
 
 
 class Context(Protocol):
-    """The part of a call that methods use, on either transport."""
+    """The interface of a call that methods use, on either transport."""
 
     def invocation_metadata(self) -> Any:  # noqa: ANN401 pairs or named tuples, by transport
         """The request's metadata."""
@@ -87,11 +89,11 @@ class Context(Protocol):
 
 
 Method = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes | None]]
-"""Answers a call; what it raises ends the call with the status of `failure`."""
+"""Answers a call; an error ends the call with the status of `failure`."""
 
 
 class Aborted(Exception):
-    """A call that ends with this status."""
+    """Ends a call with this status."""
 
     def __init__(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
         super().__init__(details)
@@ -101,7 +103,7 @@ class Aborted(Exception):
 
 
 class Call:
-    """A call over ASGI as a method sees it: a `Context`."""
+    """A call over ASGI: a `Context`."""
 
     __slots__ = ("_deadline", "_headers", "_send", "has_started", "receive", "trailing")
 
@@ -114,10 +116,10 @@ class Call:
         self.has_started = False
 
     def check(self, scope: Scope) -> None:
-        """Check the metadata, and begin the caller's deadline.
+        """Check the metadata, and start the caller's deadline.
 
         Raises:
-            MalformedBody: a header is not UTF-8, or `grpc-timeout` is none.
+            MalformedBody: a header is not UTF-8, or `grpc-timeout` is invalid.
         """
         if not b"".join(self._headers.values()).isascii():
             check_decodable(scope, self._headers)
@@ -129,7 +131,7 @@ class Call:
             self._deadline = monotonic() + int(timeout[:-1]) * SECONDS[timeout[-1:]]
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
-        """Of the request's metadata what is read; binary values are left as they came."""
+        """The metadata that is read; binary values stay encoded."""
         found: list[tuple[str, str]] = []
         for key, name in METADATA.items():
             value = self._headers.get(key)
@@ -138,7 +140,7 @@ class Call:
         return found
 
     def time_remaining(self) -> float | None:
-        """Seconds until the caller's deadline, or None where it set none."""
+        """Seconds until the caller's deadline; None if it has none."""
         return None if self._deadline is None else max(0.0, self._deadline - monotonic())
 
     def set_trailing_metadata(self, metadata: Metadata) -> None:
@@ -156,12 +158,12 @@ class Call:
                 self.has_started = True
                 await self._send(START)
             await self._send({"type": "http.response.body", "body": framed(message), "more_body": True})
-        except OSError:  # as the ASGI specification asks of servers
+        except OSError:  # raised by servers, as the ASGI specification says
             raise Disconnected from None
 
 
 def framed(message: bytes) -> bytes:
-    """A message as it stands in a body."""
+    """A message with its length prefix."""
     return PREFIX.pack(0, len(message)) + message
 
 
@@ -177,9 +179,8 @@ async def exchanged(
 ) -> bytes:
     """Answer one call with one message, measured and logged.
 
-    `answer` answers the raw message within the limit. The key is checked before the message is read. `scope`
-    is what the call asks of an API key; a call that needs a model is refused while the service starts or
-    drains.
+    `answer` answers the raw message within the limit. The key is checked before the message is read. The API
+    key needs `scope`; a call that needs a model is refused while the service starts or drains.
 
     Raises:
         Aborted: with the status of the error.
@@ -213,7 +214,7 @@ def caller_of(credentials: Credentials, scope: KeyScope, metadata: Mapping[str, 
 
 
 def receive_of(context: Context) -> Receive | None:
-    """Return the disconnect signal of the caller; None on `grpc.aio`, which cancels the call itself."""
+    """Return where a disconnect is received; None on `grpc.aio`, which cancels the call itself."""
     return getattr(context, "receive", None)
 
 
@@ -238,11 +239,11 @@ def finish(exchange: Exchange, context: Context) -> None:
 
 
 def parsed(kind: type[MessageType], raw: bytes) -> MessageType:
-    """A message of this kind.
+    """Decode a message of this kind.
 
     Raises:
-        MalformedBody: the bytes are not one.
-        TooLarge: a large one has too many fields.
+        MalformedBody: the bytes are not such a message.
+        TooLarge: a large message has too many fields.
     """
     if len(raw) > LARGE_BYTES:
         check_fields(kind.DESCRIPTOR, raw)
@@ -253,10 +254,10 @@ def parsed(kind: type[MessageType], raw: bytes) -> MessageType:
 
 
 def foreign(kind: type[MessageType], raw: bytes) -> MessageType:
-    """A message of health or reflection.
+    """Decode a message of health or reflection.
 
     Raises:
-        MalformedBody: the bytes are not one.
+        MalformedBody: the bytes are not such a message.
         TooLarge: it is above `MOST_FOREIGN_BYTES`.
     """
     if len(raw) > MOST_FOREIGN_BYTES:
@@ -265,7 +266,7 @@ def foreign(kind: type[MessageType], raw: bytes) -> MessageType:
 
 
 def _shortened(detail: str) -> str:
-    """A detail that fits into the trailers, where a byte may take three."""
+    """Shorten a detail to fit into the trailers, where a byte may take three."""
     encoded = detail.encode()
     if len(encoded) <= MAX_DETAIL_BYTES:
         return detail
@@ -273,7 +274,7 @@ def _shortened(detail: str) -> str:
 
 
 def _details(code: grpc.StatusCode, detail: str, problems: tuple[Problem, ...]) -> list[tuple[str, bytes]]:
-    """Word problems as google.rpc.BadRequest, as many as fit."""
+    """Convert as many problems as fit to google.rpc.BadRequest."""
     if not problems:
         return []
     number: int = code.value[0]
@@ -293,7 +294,7 @@ def _violation(problem: Problem) -> error_details_pb2.BadRequest.FieldViolation:
 
 
 def failure(error: Exception) -> Aborted:
-    """Word what a method raised as a status."""
+    """Convert an error of a method to a status."""
     if isinstance(error, Aborted):
         return error
     if isinstance(error, ServiceError):

@@ -1,4 +1,4 @@
-"""Count the fields of a large message before protobuf makes an object of each.
+"""Counts the fields of a large message before protobuf makes an object of each.
 
 Two bytes are an empty message, which takes a hundred bytes of memory and 50 ns: 16 MB of them take seconds.
 """
@@ -14,7 +14,7 @@ from service.errors import MalformedBody, TooLarge
 
 VARINT: Final = 0
 DELIMITED: Final = 2
-"""What is preceded by its length (protobuf.dev/programming-guides/encoding)."""
+"""Wire type of fields with a length prefix (protobuf.dev/programming-guides/encoding)."""
 FIXED: Final = {1: 8, 5: 4}
 INTEGERS: Final = {
     FieldDescriptor.CPPTYPE_INT32,
@@ -23,14 +23,14 @@ INTEGERS: Final = {
     FieldDescriptor.CPPTYPE_UINT64,
     FieldDescriptor.CPPTYPE_BOOL,
 }
-"""Each of these makes an object; floats are copied and have no limit."""
+"""Maximum fields: each makes an object; packed floats are copied and have no limit."""
 NUMBERS_BYTES: Final = 64
 """Bytes of packed integers that count as a field."""
 MOST_FIELDS: Final = 10_000
 
 
 def check_fields(kind: Any, raw: bytes) -> None:  # noqa: ANN401 a descriptor, of either implementation
-    """Check that a message has few fields, those of its messages included.
+    """Check that a message has few fields, including those of nested messages.
 
     Raises:
         TooLarge: it has more.
@@ -40,9 +40,9 @@ def check_fields(kind: Any, raw: bytes) -> None:  # noqa: ANN401 a descriptor, o
 
 
 def fields(raw: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The number of each field, its start, and the start and end of its content.
+    """Yield the number of each field, its start, and the start and end of its content.
 
-    Content is empty where the field is a number.
+    The content of a number is empty.
 
     Raises:
         MalformedBody: these bytes are not fields.
@@ -77,7 +77,7 @@ def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _counted(kind: Any, raw: bytes, start: int, end: int, most: int) -> int:  # noqa: ANN401 as above
-    """Count the fields; how many more there may be."""
+    """Count the fields; return how many more there may be."""
     for number, _, begin, stop in fields(raw, start, end):
         field: FieldDescriptor | None = kind.fields_by_number.get(number)
         most -= 1

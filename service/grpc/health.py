@@ -1,7 +1,7 @@
-"""The health of the service as gRPC's own protocol asks for it (grpc.health.v1).
+"""The health of the service by gRPC's health protocol (grpc.health.v1).
 
-Ours, because the stock servicer says SERVING before anyone has set anything, writes to its call in
-a way that only grpc's own server has, and forgets all watchers of a name when one of them leaves.
+The stock servicer is not used: it says SERVING before any status is set, writes to its call in a way that
+only grpc's own server supports, and forgets all watchers of a name when one of them disconnects.
 This module must not know what makes the service healthy.
 """
 
@@ -21,15 +21,15 @@ from service.grpc.call import Aborted, Context, foreign, receive_of
 Reply = health_pb2.HealthCheckResponse
 
 MOST_WATCHERS: Final = 256
-"""Open `Watch` calls of a server."""
+"""Maximum open `Watch` calls of a server."""
 
 
 class Health:
-    """One health for the whole server and each of its services: they serve together or not at all.
+    """One health for the server and all of its services: they serve together or not at all.
 
     Args:
-        services: The names that may be asked for, beside "" for the server.
-        seconds: Time for a message to arrive.
+        services: Names of the services; "" is the server.
+        seconds: Maximum time for a message to arrive.
     """
 
     def __init__(self, services: Iterable[str], *, seconds: float) -> None:
@@ -40,20 +40,20 @@ class Health:
         self._watchers = 0
 
     def advertise(self, *, serving: bool) -> None:
-        """Change what is answered, and tell whoever watches."""
+        """Change the status and tell all watchers."""
         self._serving = serving
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def check(self, messages: AsyncIterator[bytes], _context: Context) -> bytes:
-        """Answer once; a service that is not ours is NOT_FOUND, as the protocol has it."""
+        """Answer once; an unknown service is NOT_FOUND, as in the protocol."""
         service = await self._asked(messages)
         if service not in self._known:
             raise Aborted(grpc.StatusCode.NOT_FOUND, "no such service is known")
         return Reply(status=self._status(service)).SerializeToString()
 
     async def watch(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        """Answer now and at each change, for as long as someone listens; no key is asked for."""
+        """Answer now and at each change until the caller disconnects; no key is needed."""
         service = await self._asked(messages)
         if self._watchers >= MOST_WATCHERS:
             raise Aborted(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} callers already watch")

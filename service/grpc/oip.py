@@ -39,20 +39,20 @@ from service.proto import open_inference_pb2 as pb
 INFERENCE_SERVICE: Final = "inference.GRPCInferenceService"
 
 CONTENTS: Final = {FP32: "fp32_contents", INT64: "int64_contents"}
-"""Where typed values stand; no model takes other datatypes."""
+"""Fields of typed values by datatype; no model takes other datatypes."""
 
 FLOATS: Final = pb.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER
 
 
 class InferenceServicer:
-    """`inference.GRPCInferenceService`, on messages as they came."""
+    """`inference.GRPCInferenceService`, on raw messages."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk: Final = desk
         self._inference: Final = Inference(desk.predictor, desk.lifecycle)
 
     def methods(self) -> dict[str, Method]:
-        """The methods, by their names."""
+        """The methods by name."""
         return {
             "ServerLive": self._asked(self._live, KeyScope.OPEN),
             "ServerReady": self._asked(self._ready, KeyScope.OPEN),
@@ -66,7 +66,7 @@ class InferenceServicer:
         }
 
     def _asked(self, answer: Callable[[bytes], Message], scope: KeyScope) -> Method:
-        """A method that needs no more than its message."""
+        """Make a method that needs only its message."""
 
         async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> bytes:
             return answer(raw).SerializeToString()
@@ -83,7 +83,7 @@ class InferenceServicer:
         if ask.timeout_seconds != math.inf:
             limit.shorten(ask.timeout_seconds)
         version, is_raw = request.model_version, bool(request.raw_input_contents)
-        del request  # its tensors would stay while the call waits
+        del request  # or its tensors would stay in memory while the call waits
         name, values = await self._inference.answer(model, ask, exchange.stages, version=version)
         start = perf_counter()
         encoded = response_of(name, ask, values, is_raw=is_raw).SerializeToString()
@@ -142,15 +142,15 @@ def _described(specs: Sequence[TensorSpec]) -> list[pb.ModelMetadataResponse.Ten
     ]
 
 
-# Messages of ModelInfer: inputs are raw or typed, and outputs come back the way the inputs went
+# Messages of ModelInfer: outputs are raw or typed, as the inputs are
 
 
 def query_of(request: pb.ModelInferRequest) -> InferQuery:
     """Read a message as a query.
 
     Raises:
-        MalformedBody: it has too many tensors, or its timeout is none.
-        InvalidTensor: a tensor's contents are missing, come twice, or are not where they should be.
+        MalformedBody: it has too many tensors, or its timeout is invalid.
+        InvalidTensor: a tensor's contents are missing, given twice, or in the wrong field.
     """
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
@@ -186,14 +186,14 @@ def _typed(tensor: pb.ModelInferRequest.InferInputTensor) -> Contents:
     dtype = DTYPES[tensor.datatype]
     values = getattr(tensor.contents, wanted)
     head, raw = tag(FLOATS, 4 * len(values)), tensor.contents.SerializeToString()
-    if tensor.datatype == FP32 and len(values) and raw.startswith(head):  # as it stands on the wire
+    if tensor.datatype == FP32 and len(values) and raw.startswith(head):  # a copy of the bytes on the wire
         return np.frombuffer(raw, dtype, offset=len(head))
     return np.array(values, dtype=dtype)
 
 
 def _timeout_seconds(request: pb.ModelInferRequest) -> float:
-    """The parameter `timeout`, as by HTTP."""
-    if "timeout" not in request.parameters:  # reading would make it
+    """The parameter `timeout`, as in HTTP."""
+    if "timeout" not in request.parameters:  # reading a missing key would create it
         return math.inf
     parameter = request.parameters["timeout"]
     which = parameter.WhichOneof("parameter_choice")

@@ -1,9 +1,9 @@
 """gRPC over ASGI: the methods, behind a front end that speaks HTTP/2 with trailers.
 
-`grpc.aio` spends more CPU on an empty call than the model on a window, so where the front end
-already speaks HTTP/2 the same methods are called from here: length-prefixed messages in and
-out, and the status in the trailers (gRPC over HTTP/2, github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md).
-This module knows the protocol; it must not know any service.
+`grpc.aio` spends more CPU on an empty call than the model on a window. If the front end already speaks
+HTTP/2, this module calls the same methods: length-prefixed messages in and out, and the status in the
+trailers (gRPC over HTTP/2, github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md). This module knows the protocol; it
+must not know any service.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from service.grpc.call import PLAIN, PREFIX, START, Aborted, Call, Metadata, Met
 
 OK: Final = (b"grpc-status", b"0")
 ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,deflate,gzip")
-"""Compressions of messages that are read."""
+"""Supported compressions of messages."""
 UNQUOTED: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class Messages:
-    """The request's messages, unframed and, where the caller compressed them, inflated.
+    """The request's messages, without their prefix, and inflated if they are compressed.
 
-    An iterator and not an async generator: the event loop keeps track of each of those, and ends
-    one that was not run to its end, as that of a call with one message is not, by a task of its own.
+    It is an iterator, not an async generator: the event loop would track each generator and close an
+    unfinished one, which that of a call with one message is, in a separate task.
     """
 
     def __init__(self, scope: Scope, receive: Receive, *, max_bytes: int, intake: Intake) -> None:
@@ -79,7 +79,7 @@ class Messages:
             self.add(await self._receive())
 
     def add(self, event: Message) -> None:
-        """Read on in what has come.
+        """Receive until this many bytes are there.
 
         Raises:
             Disconnected: the caller has left.
@@ -97,11 +97,11 @@ class Messages:
 
 
 class GrpcOverAsgi:
-    """An ASGI application that calls methods, by their paths.
+    """An ASGI application that calls methods by path.
 
     Args:
-        methods: The methods, and what refuses a path that is none.
-        max_message_bytes: A larger request message is answered RESOURCE_EXHAUSTED.
+        methods: The methods, and the handler of unknown paths.
+        max_message_bytes: Larger request messages get RESOURCE_EXHAUSTED.
         intake: The budget and the deadline of messages that come in parts.
     """
 
@@ -111,9 +111,9 @@ class GrpcOverAsgi:
         self._intake: Final = intake
 
     def beside(self, http: Application) -> Application:
-        """An application that answers gRPC itself and leaves everything else to `http`.
+        """Return an application that answers gRPC calls and passes everything else to `http`.
 
-        A plain function: a coroutine would be one more frame to resume at every step of every request.
+        It is a plain function: a coroutine would be one more frame to resume at every step of a request.
         """
 
         def answer(scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
@@ -161,7 +161,7 @@ def _trailers(end: Aborted) -> list[tuple[bytes, bytes]]:
 
 
 def _pairs(metadata: Metadata) -> list[tuple[bytes, bytes]]:
-    """Metadata as it travels."""
+    """Encode metadata."""
     return [
         (
             key.encode("latin-1"),

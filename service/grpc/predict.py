@@ -1,7 +1,7 @@
-"""`rul.v1.RulService/Predict`: its messages from and to what the predictor speaks.
+"""`rul.v1.RulService/Predict`: converts messages to queries and replies to messages.
 
-Python reads and sets a repeated float of protobuf number by number, and its wire format, which is a tag,
-a length and the numbers, by a copy of memory: so arrays travel through that.
+Python reads and sets a repeated float of protobuf number by number. Its wire format (tag, length, numbers)
+can be copied as memory, so arrays are converted through the wire format.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ EXPLAIN: Final[dict[int, Explain]] = {
 
 
 async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:
-    """Answer windows, a message for a message."""
+    """Answer the windows of one message with one message."""
     predictor, parts = desk.predictor, None
     if len(raw) > LARGE_BYTES:  # in slices, between which others run: no stage
         async with desk.large_requests:
@@ -66,11 +66,11 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
         start = perf_counter()
         request = parsed(pb.PredictRequest, raw)
         query = predict_query(request, predictor.model(request.model or None).rules)
-        del request  # its readings would stay while the call waits
+        del request  # or its readings would stay in memory while the call waits
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
     exchange.windows = len(query.windows)
     reply = await predictor.predict(query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant)
-    if len(reply.predictions) > AT_ONCE:  # in slices too; the messages that follow each other are one message
+    if len(reply.predictions) > AT_ONCE:  # in slices too; concatenated messages are one message
         parts = await in_slices(
             reply.predictions, AT_ONCE, lambda some: predict_reply(replace(reply, predictions=some))
         )
@@ -82,7 +82,7 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
 
 
 async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, list[LaidOut]]:
-    """Read a large message window by window; of their values, only the readings that are read are kept.
+    """Read a large message window by window; keep only the readings that the model reads.
 
     Raises:
         MalformedBody: it cannot be read.
@@ -114,7 +114,7 @@ async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, l
 
 
 def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuery:
-    """A request, to a model with these rules."""
+    """A request to a model with these rules."""
     windows = [window_input(window, rules) for window in request.windows]
     return PredictQuery(
         windows,
@@ -127,7 +127,7 @@ def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuer
 
 
 def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
-    """A message as the window that the predictor reads; NaN is missing, as everywhere inside."""
+    """Convert a message to a window; NaN is missing."""
     last_cycle = window.last_cycle if window.HasField("last_cycle") else None
     given: Any = WindowInput(window.unit if window.HasField("unit") else None, last_cycle)
     which = window.WhichOneof("values")
@@ -138,21 +138,21 @@ def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
         }
     elif which == "readings":
         values, columns = floats(window.readings), len(rules.names)
-        # Values that fill no whole rows stay one, which the window's check then counts.
+        # Values that do not fill whole rows become one row, which the window's check refuses.
         given.readings = [values] if values.size % columns else values.reshape(-1, columns)
     return given
 
 
 def stored(request: Request) -> bool:
-    """Whether predictions are kept; they are where the field is left out."""
+    """Whether to store predictions; true by default."""
     return request.store or not request.HasField("store")
 
 
 def costs_of(request: Request, pointer: str = "/costs") -> Costs | None:
-    """Read the costs of a request, if it has some.
+    """Read the costs of a request, if given.
 
     Raises:
-        MalformedBody: a cost is no number above 0, or a failure costs no more than a planned stop.
+        MalformedBody: a cost is not above 0, or a failure costs no more than a planned stop.
     """
     if not request.HasField("costs"):
         return None
@@ -175,22 +175,22 @@ def explain_of(value: int, pointer: str = "/explain") -> Explain:
 
 
 def floats(message: pb.Readings | pb.Series) -> FloatArray:
-    """The `values`, field 1 of the message, as float32."""
+    """Return `values`, field 1 of the message, as float32."""
     raw = message.SerializeToString()
     head = _head(len(raw))
-    if not head or not raw.startswith(head):  # no values, or unknown fields behind them
+    if not head or not raw.startswith(head):  # no values, or unknown fields follow
         return np.array(message.values, dtype=np.float32)
     return np.frombuffer(raw, FLOAT32, offset=len(head))
 
 
 def packed(field: int, values: Sequence[float] | NDArray[Any]) -> bytes:
-    """A repeated float as a field of the message that holds it."""
+    """Encode a repeated float as a field of its message."""
     return tag(field, 4 * len(values)) + np.asarray(values, FLOAT32).tobytes()
 
 
 @lru_cache(maxsize=4096)
 def _head(size: int) -> bytes:
-    """Encode the start of a message of so many bytes with one delimited field, number 1; b"": impossible."""
+    """Encode the start of a message of this size with one delimited field 1; b"" if impossible."""
     heads = (tag(1, size - n) for n in range(2, min(size, 7)))
     return next((head for n, head in enumerate(heads, 2) if len(head) == n), b"")
 
@@ -210,7 +210,7 @@ def tag(field: int, size: int) -> bytes:
 
 
 def predict_reply(reply: PredictReply) -> bytes:
-    """A `PredictReply` on the wire."""
+    """Encode a `PredictReply`."""
     message = pb.PredictReply(model=model_reference(reply.model))
     for given in reply.predictions:
         fill(message.predictions.add(), given)
@@ -218,7 +218,7 @@ def predict_reply(reply: PredictReply) -> bytes:
 
 
 def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
-    """Set the fields of an answer: one by one, which costs half of making messages by keywords."""
+    """Set the fields of an answer one by one, at half the cost of keyword arguments."""
     if given.unit is not None:
         message.unit = given.unit
     if isinstance(given, Refused):
@@ -240,7 +240,7 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
 
 
 def _fill_grounds(message: pb.Prediction, given: Prediction) -> None:
-    """Set the fields that only some requests ask for."""
+    """Set the optional fields."""
     if given.attention is not UNSET:
         _fill_attention(message.attention, given.attention)
     if given.sensor_contributions is not UNSET:
@@ -277,5 +277,5 @@ def _fill_attention(message: pb.Attention, given: Attention) -> None:
 
 @lru_cache(maxsize=64)
 def model_reference(name: ModelName) -> pb.ModelReference:
-    """Exactly which weights answered."""
+    """The model that answered: name, version and digest."""
     return pb.ModelReference(name=name.name, version=name.version, sha256=name.sha256)

@@ -1,7 +1,7 @@
-"""gRPC: a thin shell over the predictor. Messages in, answers or statuses out.
+"""gRPC methods: a thin layer over the predictor.
 
-The same methods run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This
-module knows messages and status codes; it must not know HTTP, ONNX Runtime or batches.
+They run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This module knows messages and
+status codes; it must not know HTTP, ONNX Runtime or batches.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ SERVICES: Final = (SERVICE, INFERENCE_SERVICE, health.SERVICE_NAME, reflection.S
 
 
 class Methods(dict[str, Method]):
-    """Methods by their paths; a path that is none is refused, counted and logged as other requests are."""
+    """Methods by path; unknown paths are refused, counted and logged like other requests."""
 
     def __init__(self, desk: Desk, methods: Mapping[str, Method]) -> None:
         super().__init__(methods)
         self._desk: Final = desk
 
     def __missing__(self, path: str) -> Method:
-        """Return what refuses the path."""
+        """Return a method that refuses the unknown path."""
         return partial(_unknown, self._desk, path)
 
 
 def methods_of(desk: Desk, answered: Health) -> Methods:
-    """All methods, by their paths; health and reflection too.
+    """Return all methods by path, including health and reflection.
 
-    Decoding messages is part of answering: one that cannot be read is refused, counted and logged
-    as any other request is. A server that decodes for its servicers would answer UNKNOWN.
+    Methods decode their messages themselves, so that an unreadable message is refused, counted and logged
+    like any other request. A server that decodes for its servicers would answer UNKNOWN.
     """
 
     def unary(
@@ -102,14 +102,14 @@ async def _call(method: Method, messages: AsyncIterator[bytes], context: Any) ->
 
 
 class Reflection:
-    """The descriptions of our messages, for a caller with a key; a silent stream ends soon."""
+    """Reflection for callers with a key; a silent stream ends soon."""
 
     def __init__(self, desk: Desk) -> None:
         self._described: Final[Any] = reflection.aio.ReflectionServicer(SERVICES)
         self._desk: Final = desk
 
     async def info(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        """Answer each request of a stream, as long as the key is valid."""
+        """Answer the requests of a stream while the key is valid."""
         metadata = dict(context.invocation_metadata())
         with _other(self._desk, metadata) as exchange:
             caller_of(self._desk.credentials, KeyScope.PAGES, metadata)
@@ -140,8 +140,8 @@ async def _unknown(desk: Desk, path: str, _messages: AsyncIterator[bytes], conte
 
 
 async def _append(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:
-    """Store the readings of a message, and answer with the unit's prediction."""
-    if len(raw) > LARGE_BYTES:  # a Python object for each value
+    """Store the readings of a message and answer with the unit's prediction."""
+    if len(raw) > LARGE_BYTES:  # each value becomes a Python object
         raise TooLarge(f"expected at most {LARGE_BYTES} bytes, got {len(raw)}; send readings in parts")
     start = perf_counter()
     request = parsed(pb.AppendCyclesRequest, raw)

@@ -1,9 +1,9 @@
-"""`PredictStream`: one reading in, one prediction out, with the unit's window kept between them.
+"""`PredictStream`: one reading in, one prediction out; the stream keeps the unit's window.
 
-A reading that cannot be answered carries its own error in the place of its prediction, and the stream
-goes on: one lost reading must not lose the window. What ends a stream is what would go wrong with
-every later reading too: a message that is none, a service that drains, a silence too long. This module
-knows messages; how windows are kept is `window`'s, how streams live and end `life`'s.
+A reading that cannot be answered gets an error in place of its prediction, and the stream continues: one bad
+reading must not lose the window. Only errors that would repeat with every later reading end a stream: an
+invalid message, a drain, a long silence. This module knows messages; `window` keeps windows, and `life`
+ends streams.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Opened:
 
 
 async def predict_stream(desk: Desk, messages: AsyncIterator[bytes], context: Context) -> None:
-    """Answer one stream, until its caller ends it or something else does."""
+    """Answer one stream until its end."""
     inbox = Inbox(
         messages, idle_seconds=desk.streams.idle_seconds, remaining_seconds=context.time_remaining()
     )
@@ -79,8 +79,8 @@ async def _exchanged(desk: Desk, inbox: Inbox, context: Context) -> None:
             opened = _open(desk, await inbox.take())
             reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
             await context.write(pb.StreamReply(opened=reply).SerializeToString())
-            # A task of its own: whatever wakes one goes through every call that is waited for in it,
-            # and there are many between here and the server.
+            # A separate task: waking a task resumes every nested call in it, and there are many between here
+            # and the server.
             await asyncio.ensure_future(_answer_all(desk, inbox, opened, context, exchange))
     if inbox.expired:
         raise TimeoutError
@@ -111,7 +111,7 @@ def _open(desk: Desk, raw: bytes | None) -> Opened:
 
 async def _answer(desk: Desk, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> bytes:
     kept, reply = False, b""
-    # What is none is the stream's error, and counted once.
+    # An invalid message is an error of the stream and is counted once.
     reading: pb.Reading = _part(raw, "reading", "each message after the first")
     with Exchange(desk, Transport.GRPC, Route.GRPC_READING, stream.request_id) as exchange:
         start = perf_counter()
@@ -120,7 +120,7 @@ async def _answer(desk: Desk, raw: bytes, opened: Opened, context: Context, stre
         kept, exchange.windows = True, 1
         window = opened.window.checked(opened.unit)
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
-        # The inbox hears whether the caller leaves.
+        # The inbox notices a disconnect.
         with desk.limit(context.time_remaining(), None) as limit:
             await exchange.begin(len(raw), limit)
             _, (prediction,) = await desk.predictor.answer(
