@@ -1,4 +1,4 @@
-"""BentoML hosts the service: its life, its schema and its packaging.
+"""BentoML hosts the service: life cycle, schema and packaging.
 
 `bentoml serve service.app:RulService` runs it on BentoML's own server, with gRPC on a second port. `rul
 serve` runs `service.envoy:application` behind Envoy, with HTTP and gRPC on one port (docs/adr/0001).
@@ -16,8 +16,8 @@ from service.core.queries import Explain
 from service.edge.asgi import Receive, Scope, Send
 from service.http.routes import PREDICT_PATH
 
-# Above the longest request that Settings allow, so that our own answer comes first. BentoML keeps a timer
-# this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
+# Above the longest request that Settings allow, so that our own answer comes first. BentoML keeps a timer of
+# this length for each request: with 60 s they grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
 
 
@@ -36,9 +36,9 @@ class Front:
 
 @bentoml.service(
     name="rulserve",
-    workers=1,  # `rul serve` starts several itself, behind one port: docs/adr/0005
+    workers=1,  # `rul serve` starts several by itself, behind one port: docs/adr/0005
     traffic={"timeout": BENTOML_TIMEOUT_SECONDS},
-    metrics={"enabled": False},  # BentoML labels by raw path: an unknown URL makes a new series
+    metrics={"enabled": False},  # BentoML labels by raw path, so that unknown URLs add series
     logging={"access": {"enabled": False}},  # ours is sampled; BentoML's costs 0.2 ms a request
     tracing={"excluded_urls": ".*"},  # 0.6 ms a request
 )

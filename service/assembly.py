@@ -1,6 +1,6 @@
-"""Assemble the service from settings, start it, drain it and stop it. Entries and tests call this.
+"""Assembles the service from settings, starts, drains and stops it; for entries and tests.
 
-Only this module knows all the parts. Tests pass fake runtimes; everything else is what ships.
+Only this module knows all parts. Tests pass fake runtimes; all other parts are real.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from service.settings import Settings
 from service.store.recorder import FLUSH_SECONDS
 
 STORE_SECONDS: Final = 5.0
-"""Time to write the last predictions at shutdown."""
+"""Maximum seconds to write the last predictions at shutdown."""
 
 
 @dataclass(eq=False)
@@ -54,11 +54,11 @@ class Parts:
     """The running service, from start-up to shutdown; `build` makes it.
 
     Attributes:
-        catalog: Changes the models that serve.
+        catalog: Changes the serving models.
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
         handle: Answers both.
-        health: Answers of gRPC's health service.
+        health: Status of gRPC's health service.
         methods: The gRPC methods, by their paths.
     """
 
@@ -69,7 +69,7 @@ class Parts:
     schema: Schema
 
     def __post_init__(self) -> None:
-        """Open both protocols over one desk."""
+        """Create both protocols on one desk."""
         self.settings, self.store = self.joints.settings, self.joints.store
         self.lifecycle = self.desk.lifecycle
         self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
@@ -89,7 +89,7 @@ class Parts:
         self._beginning: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
-        """Answer health checks at once, and requests when the interpreter has settled."""
+        """Answer health checks at once, and requests once the interpreter is tuned."""
         spec = self.worker or WorkerSpec()
         if spec.index == 0:  # the others would log the same
             warn(self._log, self.settings, {name: m.placement for name, m in self._models.items()})
@@ -113,7 +113,7 @@ class Parts:
             }
             self._control = Control(commands)
             await self._control.open(spec.control)
-        # Where other workers answer meanwhile, listen only when this one can.
+        # If other workers answer meanwhile, listen only when this one is ready.
         if spec.index > 0 or spec.serving.candidates:
             await proving
         self._regular = [
@@ -122,7 +122,7 @@ class Parts:
         ]
 
     async def stop(self) -> None:
-        """Finish requests in flight, for as long as the settings allow, and release everything."""
+        """Finish requests in flight within the time of the settings, and release everything."""
         for task in self._beginning:
             task.cancel()
         await self._drain()
@@ -142,7 +142,7 @@ class Parts:
         self._log.info("service stopped")
 
     async def become_ready(self, settle: Callable[..., None] = settle_interpreter) -> None:
-        """Settle, then answer requests."""
+        """Tune the interpreter, then answer requests."""
         if self.worker is not None:
             await self.catalog.restore(self.worker.serving.candidates.values())
         if self._watch is not None and (self.worker is None or not self.worker.serving.digests):
@@ -156,7 +156,7 @@ class Parts:
             log("model ready", model=name, version=model.name.version, provider=model.provider)
 
     async def _beat(self) -> str:
-        """Return the thread of the event loop; nothing where only a restart helps."""
+        """Return the thread of the event loop; nothing if only a restart helps."""
         try:
             self.lifecycle.check_alive()
         except RuntimeFailed:
@@ -182,7 +182,7 @@ class Parts:
         return "drained" if await self._drain() else "gave up"
 
     async def _leave(self) -> str:
-        """Let load balancers go elsewhere; requests are still answered."""
+        """Withdraw readiness so that load balancers stop sending; requests are still answered."""
         self.lifecycle.enter(Phase.LAME_DUCK, "it is about to shut down")
         self.health.advertise(serving=False)
         return "leaving"
@@ -194,7 +194,7 @@ class Parts:
     async def _serve_grpc(self) -> grpc.aio.Server:
         """Serve gRPC on its own port, because the HTTP server has no HTTP/2."""
         settings = self.settings
-        # With SO_REUSEPORT two servers would share a port, and each would get some of the calls.
+        # With SO_REUSEPORT two services could share the port, and each would get some of the calls.
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", settings.max_body_bytes)]
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers((Handlers(self.methods),))
@@ -204,7 +204,7 @@ class Parts:
         return server
 
     def _drain_on_sigterm(self) -> None:
-        """Refuse new requests at the signal, not only when the HTTP server has drained."""
+        """Refuse new requests from the signal on, not only after the HTTP server has drained."""
         loop = asyncio.get_running_loop()
         previous = signal.getsignal(signal.SIGTERM)
 
@@ -231,10 +231,10 @@ def build(
     flush_seconds: float = FLUSH_SECONDS,
     schema: Schema = dict,
 ) -> Parts:
-    """Assemble the service; settings say what runs and what traces, unless given.
+    """Assemble the service; the settings decide runtimes and tracer, unless they are given.
 
-    Without a worker the process is alone, with gRPC on its own port; the store writes every `flush_seconds`.
-    `schema` describes the API to clients of BentoML.
+    Without a worker the process is alone and has gRPC on its own port. The store writes every
+    `flush_seconds`. `schema` describes the API to clients of BentoML.
 
     Raises:
         InvalidBundle: a bundle is damaged or does not fit.
@@ -281,7 +281,7 @@ def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, On
 
 
 class Host:
-    """Starts and stops the one service of this process."""
+    """Starts and stops the service of this process."""
 
     def __init__(self) -> None:
         self.parts: Parts | None = None
@@ -289,7 +289,7 @@ class Host:
     async def start(self, schema: Schema) -> None:
         """Load every bundle; a damaged one ends the start."""
         settings = Settings.read()
-        disable_created_metrics()  # a second series for each counter, which nothing here reads
+        disable_created_metrics()  # unused second series of each counter
         logs.configure(level=settings.log_level, log_format=settings.log_format)
         try:
             self.parts = build(settings, worker=WorkerSpec.read(), schema=schema)

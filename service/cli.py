@@ -1,7 +1,7 @@
-"""The command `rul`: its errors, and its commands `serve`, `settings` and `keys`.
+"""The command `rul`: its error handling, and the commands `serve`, `settings` and `keys`.
 
-Each package registers its own commands under the entry point group `rul.commands`. A command imports what
-it needs when it runs, so that `rul serve` never loads torch.
+Each package registers its commands under the entry point group `rul.commands`. A command imports its
+dependencies when it runs, so that `rul serve` never loads torch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 Typer calls it
 
 
 def main() -> None:
-    """Run `rul`: exit code 2 for wrong usage, 1 for a failure, with one clear line on standard error."""
+    """Run `rul`: exit with 2 for wrong usage and 1 for a failure, with one line on standard error."""
     app = typer.Typer(
         cls=QuotingGroup,
         no_args_is_help=True,
@@ -68,7 +68,7 @@ def main() -> None:
     except (
         RulError,
         OSError,
-    ) as error:  # an OSError that comes so far is the machine's: a full disk, no folder
+    ) as error:  # an OSError that is not caught before is the machine's: a full disk, a missing folder
         _fail(str(error))
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
@@ -91,7 +91,7 @@ def _root(
         typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version),
     ] = False,
 ) -> None:
-    """Take the options of every command."""
+    """Take the options of `rul` itself."""
 
 
 def register(app: typer.Typer) -> None:

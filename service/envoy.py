@@ -1,7 +1,7 @@
 """Envoy hosts the service: an ASGI application for HTTP and gRPC.
 
-`service.app` hosts the same service in BentoML, which is loaded here once its schema is asked for: a worker
-that is never asked has 19 MiB less.
+`service.app` hosts the same service in BentoML. Here BentoML loads only when a client asks for its schema,
+which saves 19 MiB per worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make the parts of the service that settings describe; `service.assembly` joins them."""
+"""Makes the parts of the service from settings; `service.assembly` joins them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from service.store.store import Store
 
 BATCHES_IN_WORK: Final = 2
-"""Batches in work for the event loop and for each thread: one runs while the next one is decoded."""
+"""Batches in work for the event loop and for each thread: one runs while another is decoded."""
 
 
 def desk_of(joints: Joints, predictor: Predictor, lifecycle: Lifecycle, *, logs_keys: bool) -> Desk:
-    """Make the desk of both transports; one worker of a service logs what happens to the key file."""
+    """Make the desk of both transports; only one worker of a service logs changes of the key file."""
     settings, admission = joints.settings, joints.admission
     return Desk(
         settings=settings,
@@ -60,7 +60,7 @@ def desk_of(joints: Joints, predictor: Predictor, lifecycle: Lifecycle, *, logs_
 
 
 def hosts_of(settings: Settings) -> Hosts | None:
-    """Make the check of the names in requests; None: keys protect the service."""
+    """Make the check of host names in requests; None if keys protect the service."""
     if settings.asks_for_keys():
         return None
     names = parts(settings.allowed_hosts)
@@ -68,7 +68,7 @@ def hosts_of(settings: Settings) -> Hosts | None:
 
 
 def admission_of(settings: Settings) -> Admission:
-    """Make the admission of requests; each model that serves makes room for its windows."""
+    """Make the admission of requests, with room for the windows of each serving model."""
     batches = BATCHES_IN_WORK * (settings.threads() + 1)
     return Admission(
         window_bytes=1,
@@ -78,7 +78,7 @@ def admission_of(settings: Settings) -> Admission:
 
 
 def tracer_of(settings: Settings) -> Tracer | None:
-    """Make the tracer that the settings ask for."""
+    """Make the configured tracer."""
     if not settings.tracing:
         return None
     from service.tracing.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
@@ -87,7 +87,7 @@ def tracer_of(settings: Settings) -> Tracer | None:
 
 
 def store_of(settings: Settings, metrics: Metrics, progress: Slots, flush_seconds: float) -> AsyncStore:
-    """Make the store of predictions, which knows no model yet."""
+    """Make the store of predictions, without models yet."""
     url = store_url(settings.store_url.get_secret_value()) if settings.store else ""
     versions: list[ModelVersion] = []
 

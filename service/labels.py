@@ -1,4 +1,4 @@
-"""The values that labels may take: closed sets, so that no request can make a new time series."""
+"""Label values: closed sets, so that no request can create a new time series."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from service.errors import (
 
 
 class Transport(StrEnum):
-    """How a request came in."""
+    """The transport of a request."""
 
     HTTP = "http"
     GRPC = "grpc"
 
 
 class Route(StrEnum):
-    """What was asked for: a pattern, never a path."""
+    """The route of a request: a pattern, never a path."""
 
     PREDICT = "/v1/predict"
     EXPLAIN = "/v1/explain"
@@ -77,7 +77,7 @@ class Route(StrEnum):
 
     @property
     def transport(self) -> Transport | None:
-        """Return the route's transport; None: both."""
+        """Return the route's transport; None for both."""
         if self is Route.OTHER:
             return None
         return Transport.HTTP if self.startswith("/") else Transport.GRPC
@@ -92,7 +92,7 @@ PREDICTS: Final = frozenset(
 
 
 class Stage(StrEnum):
-    """A part of the work on a request."""
+    """A stage of a request."""
 
     DECODE = "decode"
     QUEUE = "queue"
@@ -102,7 +102,7 @@ class Stage(StrEnum):
 
 
 class Side(StrEnum):
-    """Which way attention left its reference band."""
+    """Side on which attention left its reference band."""
 
     LOW = "low"
     HIGH = "high"
@@ -136,12 +136,12 @@ def code_of(transport: Transport, error: BaseException) -> str:
 
 
 def failure_code(transport: Transport) -> str:
-    """The code label of what should not have happened."""
+    """Return the code label of an unexpected error."""
     return "500" if transport is Transport.HTTP else StatusCode.INTERNAL.name
 
 
 def codes(transport: Transport) -> list[str]:
-    """Every code label that a request may end with."""
+    """Return every code label that a request may have."""
     errors = {
         str(status.http) if transport is Transport.HTTP else status.grpc.name for status in STATUS.values()
     }

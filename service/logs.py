@@ -1,6 +1,6 @@
 """The service's log: structured events, each with the id of its request.
 
-The log never contains readings: they belong to the client, and other people read logs.
+The log never contains readings: they belong to the client, and others read logs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ WITHHELD: Final = frozenset({"readings", "columns", "body", "api_key", "authoriz
 """Fields with confidential data of clients; their values are never written."""
 
 SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-"""A request id that is fit to log."""
+"""Matches a request id that may be logged."""
 
 
 def configure(
     *, level: LogLevel = LogLevel.INFO, log_format: LogFormat = LogFormat.AUTO, stream: TextIO | None = None
 ) -> None:
-    """Send our log and that of our libraries to one stream (standard error), in one format."""
+    """Send our log and those of our libraries to standard error, in one format."""
     out, number = stream or sys.stderr, logging.getLevelNamesMapping()[level.upper()]
     if log_format is LogFormat.AUTO:
         log_format = LogFormat.CONSOLE if out.isatty() else LogFormat.JSON
@@ -44,7 +44,7 @@ def configure(
         _with_request_id,
         _withhold,
     ]
-    # The default shows the values of local variables: what clients sent, and their keys.
+    # The default shows values of local variables: clients' readings and keys.
     renderer: Processor = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     if log_format is LogFormat.CONSOLE:
         shared.append(_printable)

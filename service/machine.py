@@ -1,4 +1,4 @@
-"""What this machine has: cores, and a GPU."""
+"""Cores and GPU of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 NVIDIA_DRIVER: Final = Path("/dev/nvidiactl")
 CUDA_LIBRARY: Final = "capi/libonnxruntime_providers_cuda.so"
-"""What `onnxruntime-gpu` has and `onnxruntime` has not."""
+"""A file that only `onnxruntime-gpu` has."""
 
 
 def usable_gpu(driver: Path = NVIDIA_DRIVER) -> bool:

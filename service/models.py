@@ -1,4 +1,4 @@
-"""The models that serve: each joined to all that serves it, at start and while the service runs."""
+"""The serving models: connects each to batcher, metrics and store, at start and at run time."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from service.store.async_store import AsyncStore
 from service.store.rows import ModelVersion
 
 FEW_WINDOWS: Final = 2
-"""Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
+"""Maximum windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
 READING_BYTES: Final = 20
-"""A reading as JSON, with 15 digits."""
+"""Bytes of a reading as JSON with 15 digits."""
 RETURN_AGAIN_SECONDS: Final = 5.0
-"""Pause before a canary that could not be given back is given back again."""
+"""Seconds between attempts to end a canary in all workers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Joints:
-    """Joins a model to all that serves it, and parts it from that again."""
+    """Connects a model to batcher, metrics and store, and disconnects it."""
 
     settings: Settings
     executor: Executor
@@ -59,7 +59,7 @@ class Joints:
     batchers: WeakSet[MicroBatcher] = field(default_factory=WeakSet)
 
     def serve(self, runtime: Runtime) -> LoadedModel:
-        """Count, store and batch for a model, in the place of an older version."""
+        """Connect a model, in place of an older version."""
         manifest = runtime.manifest
         observer = self.metrics.add_model(runtime)
         self.admission.fit(READING_BYTES * manifest.context * len(manifest.columns))
@@ -67,7 +67,7 @@ class Joints:
         return self._loaded(runtime, observer)
 
     def reserve(self, runtime: Runtime, action: Action) -> None:
-        """Take the places on the board that a model or a candidate needs: a commit must not fail.
+        """Reserve the board's places for a model or a candidate, so that a commit cannot fail.
 
         Raises:
             ModelConflict: the board or the file system is full.
@@ -84,7 +84,7 @@ class Joints:
     def beside(
         self, serving: LoadedModel, runtime: Runtime, change: Change, give_back: Callable[[str], None]
     ) -> LoadedModel:
-        """Let a candidate stand beside a model: a shadow on threads alone, or a canary."""
+        """Add a candidate beside a model: a shadow (on threads only) or a canary."""
         name = serving.name.name
         observer = self.metrics.models[name]
         if change.action is Action.SHADOW:
@@ -119,8 +119,8 @@ class Joints:
         )
 
     def retire(self, name: str) -> None:
-        """Show no metrics of a model and count no outcomes of it."""
-        self.store.remove_model(name)  # first: what it counts has a metric
+        """Disconnect a model: remove its metrics and count no outcomes of it."""
+        self.store.remove_model(name)  # first, because it counts into the metrics
         self.metrics.remove_model(name)
 
     def _batcher(self, runtime: Runtime, observer: BatchObserver, *, on_loop: bool = True) -> MicroBatcher:
@@ -142,7 +142,7 @@ class Joints:
 
 
 def batches_at_once(settings: Settings, provider: str) -> int:
-    """Return how many batches run at the same time: on a GPU one, because two would each be smaller."""
+    """Return how many batches run at the same time: one on a GPU, because two would be smaller."""
     return 1 if provider in ON_GPU else settings.threads()
 
 
@@ -163,20 +163,19 @@ class _Prepared:
 
 
 class Catalog:
-    """The models of one worker, with which `predictor` answers, and their change while requests run.
+    """The models of one worker, and their changes while requests run.
 
         prepare (a thread opens, checks and warms the candidate) -> commit (event loop) | abort
 
-    A request ends with the model that it began with: it holds that model, whose session is freed with its
-    last request or stream. Several workers prepare first and commit when all have: `service.processes` asks
-    them.
+    A request keeps the model that it began with; a model's session is freed after its last request or stream.
+    Several workers all prepare before they commit, as `service.processes` tells them.
 
     Attributes:
         everywhere: Makes a change in all workers.
     """
 
     def __init__(self, joints: Joints, predictor: Predictor, bundles: Mapping[str, str]) -> None:
-        """Change these models; `bundles` has the folder of each one's bundle, by its name."""
+        """Manage these models; `bundles` has the folder of each one's bundle, by name."""
         self._joints: Final = joints
         self._predictor: Final = predictor
         self._bundles = dict(bundles)
@@ -187,7 +186,7 @@ class Catalog:
         self._changing: Final = asyncio.Lock()
 
     async def change(self, change: Change) -> Changed:
-        """Make a change in this worker alone.
+        """Make a change in this worker only.
 
         Raises:
             UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
@@ -197,7 +196,7 @@ class Catalog:
             return self.commit()
 
     async def restore(self, candidates: Iterable[Candidate]) -> None:
-        """Bring back the candidates of a worker that ended; one that cannot serve any more is left out."""
+        """Restore the candidates of a worker that ended, except those that cannot serve any more."""
         async with self._changing:
             for candidate in candidates:
                 name, returned = candidate.model.name, candidate.returned
@@ -213,7 +212,7 @@ class Catalog:
                 self._show(dict(self._predictor.models))
 
     async def prepare(self, change: Change) -> Changed:
-        """Get ready for a change without making it.
+        """Prepare a change without making it.
 
         Raises:
             UnknownModel, ModelConflict, InvalidCandidate: it is refused.
@@ -263,10 +262,10 @@ class Catalog:
             runtime = await asyncio.to_thread(open_candidate, self._joints.settings, folder)
         except InvalidBundle as error:
             raise InvalidCandidate(str(error)) from error
-        except Exception as error:  # whatever the checks of a damaged bundle may raise
+        except Exception as error:  # checks of a damaged bundle may raise anything
             raise InvalidCandidate(f"{change.bundle}: {type(error).__name__}: {error}") from error
         name, path = runtime.manifest.name, str(folder.path.resolve())
-        if "," in path:  # it separates the bundles of a worker that restarts
+        if "," in path:  # a comma separates bundles in the settings of a restarted worker
             raise InvalidCandidate(f"{path}: expected a path without a comma")
         if change.model and name != change.model:
             raise InvalidCandidate(f"expected a bundle of model {change.model}, {change.bundle} is of {name}")
@@ -281,12 +280,12 @@ class Catalog:
                 )
         if change.action is Action.LOAD and name in self._predictor.models:
             raise ModelConflict(f"model {name} is loaded; swap it")
-        if change.action is not Action.SHADOW:  # what it answers is counted in places of the model
+        if change.action is not Action.SHADOW:  # its answers are counted in the model's places on the board
             await asyncio.to_thread(self._joints.reserve, runtime, change.action)
         return runtime, path
 
     def commit(self) -> Changed:
-        """Make the change that was prepared; requests that begin from now on see it."""
+        """Make the prepared change; it applies to requests that begin from now on."""
         prepared, self._prepared = self._prepared, None
         if prepared is None:
             return Changed()
@@ -313,7 +312,7 @@ class Catalog:
         )
 
     def _give_back(self, begun: Change, reason: str) -> None:
-        """End the canary that a change has begun in all workers; this one has ended it already."""
+        """End the canary of a change in all other workers; this one has ended it already."""
         task = asyncio.ensure_future(self._return(begun, reason))
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
@@ -324,9 +323,9 @@ class Catalog:
             try:
                 changed = await self.everywhere(ends)
                 break
-            except (UnknownModel, ModelConflict):  # another worker, or somebody, has ended it
+            except (UnknownModel, ModelConflict):  # another worker or a request has ended it
                 return
-            except ServiceError as error:  # other workers may still ask the canary
+            except ServiceError as error:  # other workers may still use the canary
                 logs.logger().error("canary not returned yet", model=name, reason=reason, error=str(error))
                 await asyncio.sleep(RETURN_AGAIN_SECONDS)
         self._joints.metrics.models[name].canary_returned()
@@ -334,12 +333,12 @@ class Catalog:
         logs.logger().warning("canary returned", model=name, version=version, reason=reason)
 
     def abort(self) -> None:
-        """Forget the change that was prepared."""
+        """Discard the prepared change."""
         self._prepared = None
 
 
 def _differs(candidate: Manifest, serving: Manifest, *, canary: bool) -> str:
-    """Name a property in which a candidate must equal the model that serves, and does not; empty: none."""
+    """Name a property that must equal that of the serving model and does not; empty: none."""
     names = [[column.name for column in manifest.columns] for manifest in (candidate, serving)]
     differences = {
         "order of columns": names[0] != names[1],

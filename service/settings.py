@@ -1,6 +1,6 @@
 """Settings of the service: one environment variable each, `RUL_` and the field's name.
 
-The only module that reads an operator's environment. Settings are read once, frozen, and handed down.
+This is the only module that reads an operator's environment. Settings are read once, frozen, and passed on.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from service.machine import usable_cores, usable_gpu
 
 PREFIX: Final = "RUL_"
 OF_CLIENTS: Final = "RUL_API_KEY"
-"""Variable of the commands that ask a service."""
+"""Variable for commands that call a service."""
 MOST_WORKERS: Final = 8
-"""Most workers by default. On more cores a worker has several: bundles are in memory fewer times."""
+"""Maximum workers by default. On more cores each worker has several, to save memory for bundles."""
 DAY_SECONDS: Final = 86_400
-"""Longest time that a setting may ask for; a larger one is a slip."""
+"""Maximum of all times; a larger value is a mistake."""
 MOST_DAYS: Final = 100_000
 HOST_NAME: Final = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
 """A name, an IPv4 address or an IPv6 address, in lower case."""
@@ -161,20 +161,20 @@ class Settings(BaseSettings):
     exhaust memory. Too low: requests within the other limits are refused."""
     max_reading_bytes: PositiveInt = 128 * 1024 * 1024
     """Maximum bytes of all unfinished request bodies in a worker; beyond it a body gets 429. Too high: slow
-    clients exhaust memory. Too low: large requests that meet are refused."""
+    clients exhaust memory. Too low: large requests that arrive together are refused."""
     body_timeout_seconds: float = Field(default=10.0, gt=0, le=DAY_SECONDS)
     """Maximum time for a request's body to arrive, in seconds; beyond it the request gets 408. Too high: slow
     clients hold memory. Too low: large bodies over slow links are refused."""
     max_connections: PositiveInt = 10_000
     """Maximum open connections to a worker; more are closed at once, and from half of it on idle ones close
     sooner. The limit of open files (ulimit -n) lowers it. Too high: idle connections take memory. Too low:
-    clients are turned away."""
+    connections of clients are closed."""
     max_window_cycles: PositiveInt = 10_000
     """Maximum cycles in a window; beyond it the request gets 422. The model reads only the last ones. Too
     high: parsing long histories wastes CPU. Too low: clients must cut their histories."""
     request_timeout_seconds: float = Field(default=5.0, gt=0, le=DAY_SECONDS)
     """Maximum time to answer a request, in seconds; beyond it the request gets 504. Too high: abandoned
-    requests hold places in the queue. Too low: bursts fail that could have been answered."""
+    requests hold places in the queue. Too low: requests fail in bursts that could have been answered."""
     max_streams: PositiveInt = 10_000
     """Maximum open streams in a worker; beyond it a stream gets RESOURCE_EXHAUSTED. Each stream takes some 30
     kB. Too high: idle streams exhaust memory. Too low: units are refused."""
@@ -182,26 +182,27 @@ class Settings(BaseSettings):
     """Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too high: streams of
     vanished clients stay open. Too low: units that report rarely lose their window."""
     lame_duck_seconds: float = Field(default=5.0, ge=0, le=DAY_SECONDS)
-    """Time between SIGTERM and the drain, in seconds: /readyz answers 503 and connections are asked to close,
-    while requests are still answered. Ctrl+C and a second SIGTERM skip it; uvicorn has none. Too high:
-    shutdowns take long. Too low: load balancers that have not seen the 503 yet send requests that are
-    refused."""
+    """Time between SIGTERM and the drain, in seconds: /readyz answers 503 and clients are asked to close
+    connections, while requests are still answered. Ctrl+C and a second SIGTERM skip it; uvicorn ignores it.
+    Too high: shutdowns take long. Too low: load balancers that have not noticed the 503 yet send requests
+    that are refused."""
     drain_seconds: float = Field(default=10.0, ge=0, le=DAY_SECONDS)
     """Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the orchestrator kills
     the process first. Too low: clients lose their answers."""
     hang_seconds: float = Field(default=2.0, gt=0, le=DAY_SECONDS)
     """Maximum silence of a worker whose event loop is blocked or stopped, in seconds; then it is killed and
     restarted. A loop that computes or waits for a core has ten times as long. Too high: callers of a hung
-    worker wait longer. Too low: pauses of the machine restart workers."""
+    worker wait longer. Too low: pauses of the machine cause restarts."""
     api_keys: SecretStr = SecretStr("")
-    """API keys that requests must carry, separated by commas: each may do everything but administer. Empty:
-    no key is required, unless RUL_KEYS_FILE is set."""
+    """API keys that requests must carry, separated by commas; each has every scope but admin. Empty: no key
+    is required, unless RUL_KEYS_FILE is set."""
     keys_file: str = ""
     """File of API keys with scopes and tenants, made by `rul keys` (docs/keys.md)."""
     open_pages: bool = False
-    """Answer metrics, pages and gRPC reflection without a key, if keys are set."""
+    """Answer metrics, pages and gRPC reflection without a key even if keys are set."""
     store: bool = True
-    """Store predictions, compare them with outcomes, list them at /v1/units. false: 404."""
+    """Store predictions, compare them with outcomes, list units at /v1/units. false: /v1/units answers
+    404."""
     store_url: SecretStr = SecretStr("")
     """Database of predictions and outcomes: sqlite:///FILE, or (with the extra `postgresql`)
     postgresql://USER@HOST/DATABASE. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. An
@@ -210,18 +211,18 @@ class Settings(BaseSettings):
     """Time to keep predictions and outcomes, in days. Too high: the database grows, by some 100 bytes per
     prediction, 250 with its explanation. Too low: late outcomes find no prediction."""
     store_explanations: bool = True
-    """Store with each prediction of a model that explains readings its three most evident cycles and the
-    three sensors that weigh most, in at most 400 bytes. false: a unit's history does not say why."""
+    """Store a short explanation with each prediction of a model that explains readings: its three most
+    evident cycles and three leading sensors, in at most 400 bytes. false: histories have no explanations."""
     store_queue_rows: PositiveInt = 100_000
     """Maximum predictions in a worker that wait to be stored; more are dropped and counted. Too high: memory
-    grows by 400 bytes each while the database is away. Too low: bursts are dropped."""
+    grows by 400 bytes each while the database is down. Too low: bursts are dropped."""
     store_readings_per_unit: PositiveInt = 10_000
-    """Maximum readings of a unit to keep, the newest ones. Too high: the database grows, by some 120 bytes
-    per reading of 17 columns. Too low: histories are short; below the model's context, windows too."""
+    """Maximum readings to keep per unit; the oldest are dropped. Too high: the database grows, by some 120
+    bytes per reading of 17 columns. Too low: histories are short; below the model's context, windows too."""
     costs: str = ""
     """Costs of a planned stop and of a failure, MODEL=PLANNED:FAILURE or PLANNED:FAILURE for all models,
     separated by commas: each prediction then says when to act (docs/when_to_act.md). Empty: only requests
-    with costs get a decision. Failure too high: stops come early. Too low: late."""
+    with costs get a decision. Failure cost too high: stops come too early. Too low: too late."""
     log_level: LogLevel = LogLevel.INFO
     """Minimum log level. debug logs details of single requests."""
     log_format: LogFormat = LogFormat.AUTO
@@ -293,7 +294,7 @@ class Settings(BaseSettings):
         return self.inference_threads or usable_cores()
 
     def worker_count(self) -> int:
-        """Return the number of workers behind Envoy; a GPU has one, which sees the largest batches."""
+        """Return the number of workers behind Envoy: one for a GPU, to get the largest batches."""
         has_gpu = usable_gpu() if self.provider is ProviderChoice.AUTO else self.provider != "cpu"
         return self.workers or (1 if has_gpu else min(usable_cores(), MOST_WORKERS))
 
@@ -316,19 +317,19 @@ def variable_of(name: str) -> str:
 
 
 def unknown_variables() -> list[str]:
-    """Return variables with our prefix that are no setting, of .env too: most likely misspelt."""
+    """Return unknown variables with our prefix, also from .env: most likely misspelt."""
     given = {*EnvSettingsSource(Settings).env_vars, *DotEnvSettingsSource(Settings).env_vars}
     known = {OF_CLIENTS, *map(variable_of, Settings.model_fields)}
     return sorted(name for name in map(str.upper, given) if name.startswith(PREFIX) and name not in known)
 
 
 def parts(text: str) -> tuple[str, ...]:
-    """Split a list that commas separate."""
+    """Split a comma-separated list."""
     return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
 
 
 def as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
-    """Word a value as a variable has it."""
+    """Format a value as in an environment variable."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if value is None:
@@ -339,7 +340,7 @@ def as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
 
 
 def worded(error: ValidationError) -> str:
-    """Name each variable that cannot be used, why, and its value unless it is a secret."""
+    """List variables with wrong values: name, reason, and the value unless it is a secret."""
     lines: list[str] = []
     for item in error.errors(include_url=False):
         name = "_".join(map(str, item["loc"]))

@@ -1,7 +1,7 @@
-"""Units whose readings the service keeps: readings in, the unit's window and prediction out, on any protocol.
+"""Units with stored readings: readings in, the unit's window and prediction out, on any protocol.
 
-The store is the truth: a window is read from it with every request, so any worker may take any reading, and
-order, repeats and restarts change no answer. This module must not know HTTP or messages.
+The store is the source of truth: every request reads the window from it. So any worker may take any reading,
+and order, repeats and restarts change no answer. This module must not know HTTP or messages.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from service.streams.window import cycle_problem, reading_values, refusal
 class CyclesReply(msgspec.Struct, frozen=True):
     """A unit after its readings are stored.
 
-    `stored` readings are new, `repeated` ones were there; others are older than those that are kept.
-    `prediction` is of the window that ends at `last_cycle`; null where the model cannot answer it, which
-    `refusal` explains.
+    `stored` readings are new, `repeated` ones were stored before; the rest are older than those kept.
+    `prediction` belongs to the window that ends at `last_cycle`; null if the model cannot answer it, and
+    `refusal` then says why.
     """
 
     unit: str
@@ -63,7 +63,7 @@ class UnitReply(msgspec.Struct, frozen=True):
 
 
 class UnitWindows:
-    """Stores readings of units and answers for the windows that they make."""
+    """Stores readings of units and predicts from the resulting windows."""
 
     def __init__(self, predictor: Predictor, store: AsyncStore) -> None:
         self._predictor: Final = predictor
@@ -83,13 +83,13 @@ class UnitWindows:
     ) -> CyclesReply:
         """Commit readings, all or none, and predict for the unit; `store` keeps the prediction too.
 
-        `costs` add the decision to the prediction. A full queue is an error where each reading has its cycle,
-        otherwise a `refusal`: sent again, readings without a cycle would be stored twice.
+        `costs` add the decision to the prediction. A full queue is an error if each reading has its cycle,
+        otherwise a `refusal`: a retry would store readings without a cycle twice.
 
         Raises:
             CycleConflict: a cycle has another reading; nothing is stored.
-            InvalidRequest: the name cannot be kept.
-            NoStore, StoreUnavailable: the readings cannot be kept.
+            InvalidRequest: the name cannot be stored.
+            NoStore, StoreUnavailable: the readings cannot be stored.
             Overloaded, NotReady, RuntimeFailed: as store and batcher say; the readings may be stored.
         """
         check_name(unit)
@@ -115,7 +115,7 @@ class UnitWindows:
     async def explanation(
         self, model: LoadedModel, unit: str, *, until: int | None = None, tenant: str = ""
     ) -> UnitReply:
-        """Explain the prediction of a unit at a cycle (None: its last), which is not stored again.
+        """Explain the prediction of a unit at a cycle (None: its last) without storing it again.
 
         Raises:
             UnknownUnit: no reading of it, or of this cycle, is stored.
@@ -132,13 +132,13 @@ class UnitWindows:
 
 
 def windows_of(newest: Stretch, unit: str, rules: WindowRules, *, is_new: bool = True) -> Windows:
-    """Make the window that ends at a unit's last stored cycle and begins after the last gap too long.
+    """Make the window that ends at a unit's last stored cycle and begins after its last long gap.
 
     Args:
         newest: The newest stored readings, at least as many as the context if there are so many.
         unit: The unit's name.
-        rules: What the model asks.
-        is_new: False where its readings were answered before: no metric counts the answer again.
+        rules: Rules of the model.
+        is_new: False if its readings were answered before: metrics do not count the answer again.
 
     Raises:
         InvalidWindow: too much of it is missing.
@@ -150,7 +150,7 @@ def windows_of(newest: Stretch, unit: str, rules: WindowRules, *, is_new: bool =
     readings = np.full((1, last - first + 1, len(rules.names)), np.nan, np.float32)
     readings[0, cycles[cycles >= 0]] = newest.values[cycles >= 0]
     windows, defects = check(readings, [last - first + 1], [float(last)], rules, units=[unit])
-    if defects:  # each reading is sound by itself
+    if defects:  # single readings are valid
         detail = f"cycles {first} to {last}: " + "; ".join(defect.detail for defect in defects)
         raise InvalidWindow(detail, [Problem("/readings", defect.code, defect.detail) for defect in defects])
     return windows if is_new else msgspec.structs.replace(windows, is_probe=True)
@@ -230,7 +230,7 @@ def check_name(unit: str, pointer: str = "/unit") -> None:
     """Check that a unit can be stored under a name.
 
     Raises:
-        InvalidRequest: it is empty, too long, or has a character that no database keeps.
+        InvalidRequest: it is empty, too long, or has a character that databases do not store.
     """
     if not NAME.fullmatch(unit):
         problem = bad_name(unit, pointer)

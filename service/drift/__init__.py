@@ -1,1 +1,1 @@
-"""Whether a model is still asked what it was trained on."""
+"""Whether requests still resemble the training data."""

@@ -1,11 +1,11 @@
 """Counts of recent windows, a sum over the workers.
 
-Windows are counted many at once in a few array operations. Counts stand in a ring of blocks of float64 in
-a given array, and every number in it is a sum over windows: rings of several workers add up element by
-element. A full ring overwrites its oldest block, so it slides.
+Many windows are counted at once in a few array operations. Counts are kept in a ring of float64 blocks in a
+given array. Every number in it is a sum over windows, so rings of several workers add up element by element.
+A full ring overwrites its oldest block, so it slides.
 
-Only the last reading of a window is counted: the next window of the unit holds all the others again. This
-module must not know what counts are compared with.
+Only the last reading of a window is counted, because the unit's next window repeats the others. This module
+must not know what counts are compared with.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from model.domain import FloatArray, IntArray
 from service.core.answers import Answers
 
 WINDOWS: Final = 2000
-"""Of the sliding window: twenty cycles of a hundred units."""
+"""Windows in the sliding window: twenty cycles of a hundred units."""
 BLOCKS: Final = 10
 UNIT_SLOTS: Final = 251
-"""Units share slots by the checksum of their name; `repeats_of` takes chance meetings off. A prime: in a
-power of two, units named in series meet less often than by chance."""
+"""Units are hashed to slots by the checksum of their name; `repeats_of` subtracts chance collisions. A prime:
+with a power of two, units named in series collide less often than by chance."""
 NAMELESS_UNITS: Final = 20
-"""Units that windows without a name are taken for: as if each had its own, a healthy fleet of ten would
-raise alarms half of the time."""
+"""Windows without a name count as those of this many units. If each counted as a unit, a healthy fleet of ten
+would raise alarms half of the time."""
 
 
 def layout_of(reference: DriftReference) -> np.dtype[np.void]:
@@ -56,7 +56,7 @@ def layout_of(reference: DriftReference) -> np.dtype[np.void]:
 
 
 def block_size(reference: DriftReference) -> int:
-    """Return how many numbers a block has; the ring of a service has `BLOCKS` of them."""
+    """Return how many numbers a block has; a ring has `BLOCKS` blocks."""
     return layout_of(reference).itemsize // np.dtype(np.float64).itemsize
 
 
@@ -67,9 +67,9 @@ def totals_of(ring: FloatArray, reference: DriftReference) -> dict[str, FloatArr
 
 
 def repeats_of(totals: Mapping[str, FloatArray]) -> float:
-    """Return how many windows the unit of a window has, at least 1: sum of squares over sum.
+    """Return how many windows a window's unit has on average, at least 1: sum of squares over sum.
 
-    Units that meet in a slot by chance add n^2 / 251 to the squares of n windows, which is taken off.
+    Chance collisions of units in slots add n^2 / 251 to the squares of n windows, which is subtracted.
     """
     windows = float(totals["windows"])
     if not windows:
@@ -112,14 +112,14 @@ class DriftCounts:
         block["unseen"] += np.count_nonzero(~seen)
 
     def _block(self) -> Any:  # noqa: ANN401 NumPy has no type for one record of a structured array
-        """Return the block to count into; where it is full, the next one, emptied."""
+        """Return the block to count into: the current one or, if that is full, the next one, emptied."""
         if self._ring["windows"][self._at] >= self._full:
             self._at = (self._at + 1) % len(self._ring)
             self._ring[self._at] = 0
         return self._ring[self._at]
 
     def _regimes(self, last: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return each reading's nearest regime, whether it is near, and whether its settings are known."""
+        """Return each reading's nearest regime, whether it is near, and whether its settings are present."""
         reference = self._reference
         regimes = len(reference.centre)
         square = np.zeros((len(last), regimes))
@@ -146,15 +146,15 @@ class DriftCounts:
     def _mark_stuck(
         self, bins: NDArray[np.int64], ends: FloatArray, regime: NDArray[np.int64], lengths: IntArray
     ) -> None:
-        """Put readings that repeat the nine before them in a bin of their own."""
-        # Few readings even equal the first of ten: only those are looked at.
+        """Put readings that repeat the nine before them in a separate bin."""
+        # Only the few readings that equal the first of their ten are compared in full.
         row, column = np.nonzero(ends[:, -1] == ends[:, 0])
         same = (ends[row, :, column] == ends[row, :1, column]).all(axis=1)
         stuck = same & self._reference.can_stick[regime[row], column] & (lengths[row] >= STUCK_CYCLES)
         bins[row[stuck], column[stuck]] = STUCK
 
     def _left(self, predicted: FloatArray, age: FloatArray) -> FloatArray:
-        """Return the RUL to count a unit at: the answer; near the cap, the mean at its age."""
+        """Return the RUL by which a unit is grouped: the answer or, near the cap, the mean at its age."""
         left = self._reference.left_by_age
         at = np.clip(np.nan_to_num(age), 0, len(left) - 1).astype(np.int64)
         return np.where(predicted < self._reference.believed, predicted, np.maximum(predicted, left[at]))
@@ -180,7 +180,7 @@ class DriftCounts:
 
 
 def entropy_of(answers: Answers, head: str) -> FloatArray:
-    """Return a head's entropy ratio, [B]; NaN where the model has no such head."""
+    """Return a head's entropy ratio, [B]; NaN if the model has no such head."""
     if head == "mean":
         return answers.entropy_ratio
     heads = answers.head_entropy_ratio
@@ -188,6 +188,6 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
 
 
 def _add(counts: FloatArray, *places: ArrayLike) -> None:
-    """Count one more at each of these places, one array of indices an axis."""
+    """Add one at each of these places, given by one array of indices per axis."""
     where = np.ravel_multi_index(np.broadcast_arrays(*places), counts.shape)
     counts += np.bincount(where.ravel(), minlength=counts.size).reshape(counts.shape)

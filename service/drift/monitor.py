@@ -1,23 +1,24 @@
-"""Tell whether inputs, predictions and attention are still those that a model was trained on.
+"""Tells whether inputs, predictions and attention still resemble those of training.
 
 Drift is the population stability index: over bins with shares p now and q in the reference, the sum of
 (p - q) ln(p / q), which is the symmetrised Kullback-Leibler divergence. By the rule of thumb of credit
 scoring (Lewis 1994; quoted in the abstract of Yurdakul and Naranjo 2020, Journal of Risk Model Validation) up
 to 0.1 is little change, up to 0.25 moderate, above it significant.
 
-The rule knows nothing of chance. Where nothing has drifted, n independent readings give about a chi-squared
-with B - 1 degrees of freedom over n: to second order (p - q) ln(p / q) is (p - q)^2 / q, whose sum is
-Pearson's statistic over n (see Yurdakul 2018, Western Michigan University dissertation 3208). Readings here
+The rule does not account for chance. Where nothing has drifted, n independent readings give about a
+chi-squared with B - 1 degrees of freedom over n: to second order (p - q) ln(p / q) is (p - q)^2 / q, whose
+sum is Pearson's statistic over n (see Yurdakul 2018, Western Michigan University dissertation 3208). Readings
+here
 are not independent: those of one unit resemble each other. So n is divided by Kish's design effect,
 1 + (m - 1) a, where m is how many windows a window's unit has on average and a the correlation within a unit,
 from the manifest. A column drifts where its index is above
 
     0.5 + chi-squared quantile at 1 - alpha / (number of indices of the model) / effective n
 
-so that by chance a fleet as in the reference raises any alarm in at most `alpha` = 1 % of the sliding windows
-that do not overlap. Twice the rule's 0.25 is left for what the reference does not know of how columns age:
-a hundred healthy C-MAPSS units or more read up to 0.45, a sensor off by two standard deviations above 2. What
-is alarmed at, and after how many windows, is measured: docs/drift.md.
+so that a fleet like the reference raises an alarm by chance in at most `alpha` = 1 % of the sliding windows
+that do not overlap. Twice the rule's 0.25 is allowed for what the reference does not know about ageing: a
+hundred or more healthy C-MAPSS units reach up to 0.45, a sensor off by two standard deviations more than 2.
+docs/drift.md has the measured alarms and delays.
 
 Everything is computed from summed counts; this module must not know how they are summed.
 """
@@ -39,9 +40,9 @@ from service.drift.counts import repeats_of, totals_of
 TOLERANCE: Final = 0.5
 ALPHA: Final = 0.01
 ENOUGH: Final = 200
-"""Readings of a regime, or windows in all, below which nothing is said."""
+"""Minimum readings of a regime, or windows in all, for a figure."""
 UNSEEN_LIMIT: Final = 0.05
-"""Share of readings in no regime above which operation is new; training itself had hardly any there."""
+"""Maximum share of readings outside all regimes; training itself had hardly any."""
 
 
 class DriftIndex(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class DriftIndex(msgspec.Struct, frozen=True):
 
 
 SHORT: Final = DriftIndex(0.0, TOLERANCE, drifting=False)
-"""Of data that is short."""
+"""The index if there is not enough data."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,12 +62,12 @@ class Drift:
     """Drift of one model.
 
     Attributes:
-        windows: In the sliding window.
-        columns: By the column's name; its worst regime.
-        prediction: Of predicted RULs.
-        entropy: By head.
+        windows: Windows in the sliding window.
+        columns: Index of each column, by name, in its worst regime.
+        prediction: Index of predicted RULs.
+        entropy: Index of the attention entropy, by head.
         entropy_shares: Shares of windows below, within and above the reference band, by head.
-        unseen: Share of last readings that are in no operating regime; 0 where data is short.
+        unseen: Share of last readings that are in no operating regime; 0 if there is not enough data.
     """
 
     windows: int

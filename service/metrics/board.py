@@ -1,10 +1,9 @@
-"""Numbers that the workers of one service share, without a lock and without a message.
+"""Numbers that the workers of a service share without locks or messages.
 
-Each worker writes its own row of a memory-mapped file; a scraped worker sums the rows. A worker that
-dies leaves its row behind, and its successor goes on from there: counts never go back. The processors
-we run on write an aligned float64 whole, so a reader sees the old value or the new one. The workers
-share a list of names, which gives each name its places, so that models may come and go while they run.
-This module must not know what is counted.
+Each worker writes its own row of a memory-mapped file; a scraped worker sums the rows. The successor of a
+worker that dies continues its row, so counts never decrease. Our processors write an aligned float64
+atomically, so a reader sees the old value or the new one. A shared list assigns places to names, so models
+can be loaded and unloaded at run time. This module must not know what is counted.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from service.errors import FrontEndFailed
 
 ITEM: Final = np.dtype(np.float64).itemsize
 ROW: Final = 1 << 20
-"""Places a worker: eight megabytes of a sparse file, of which only what is declared takes room."""
+"""Places per worker: eight megabytes of a sparse file; only declared places take room."""
 PID, HEADER = 0, 1
-"""The first place of each row holds the process that writes it."""
+"""The first place of each row holds the id of the process that writes it."""
 
 
 class Slots:
-    """Some places of the board under one name.
+    """The places of one name on the board.
 
     Attributes:
         own: float64 [size], this worker's: written by one thread, or under the writer's lock.
@@ -46,31 +45,31 @@ class Slots:
         self.own: FloatArray = rows[worker]
 
     def total(self) -> FloatArray:
-        """Return the sum over all workers, also those that have died, [size]."""
+        """Return the sum over all workers, including dead ones, [size]."""
         total: FloatArray = self._rows.sum(axis=0)
         return total
 
     def latest(self) -> FloatArray:
-        """Return the largest value that any worker has written, [size]: of times, the last."""
+        """Return the largest value of all workers, [size]: for times, the latest."""
         latest: FloatArray = self._rows.max(axis=0)
         return latest
 
     def each_living(self) -> FloatArray:
-        """Return the values of each worker, [workers, size]; 0 of one that does not live."""
+        """Return the values of each worker, [workers, size]; 0 for dead workers."""
         living = np.array([pid > 0 for pid in self._board.pids()])
         return np.where(living[:, None], self._rows, 0.0)
 
     def total_of_living(self) -> FloatArray:
-        """Return the sum over the workers that live, [size]: for current values."""
+        """Return the sum over living workers, [size]: for current values."""
         total: FloatArray = self.each_living().sum(axis=0)
         return total
 
 
 class Board:
-    """The numbers of one worker, and a view of all workers' numbers."""
+    """One worker's numbers, and a view of all workers' numbers."""
 
     def __init__(self, path: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
-        """Open the board of several workers; without a path, of one worker alone."""
+        """Open the board of several workers, or without a path of a single one."""
         self._worker: Final = 0 if path is None else worker
         self._workers: Final = workers
         self._path: Final = path
@@ -82,7 +81,7 @@ class Board:
         self._rows[self._worker, PID] = os.getpid()
 
     def slots(self, name: str, size: int) -> Slots:
-        """Return the places of a name, all 0 when the service starts; another size has other places.
+        """Return the places of a name and size, all 0 when the service starts.
 
         Raises:
             FrontEndFailed: the board or the file system is full.
@@ -94,7 +93,7 @@ class Board:
         return self._slots[key]
 
     def reserve(self, declared: Board) -> None:
-        """Take places for every name that another board has declared, or for none.
+        """Reserve places for every name that another board has declared, or for none.
 
         Raises:
             FrontEndFailed: the board or the file system is full.
@@ -102,7 +101,7 @@ class Board:
         self._take([*declared._slots])
 
     def _take(self, keys: Sequence[str]) -> None:
-        """Find names in the workers' list; the first worker that asks for them appends them, all or none."""
+        """Find names in the shared list; the first worker that needs them appends them, all or none."""
         if self._path is None:
             self._assign(self._missing(keys))
             return
@@ -121,13 +120,13 @@ class Board:
             self._read = file.tell()
 
     def _missing(self, keys: Sequence[str]) -> list[str]:
-        """Return the names without places, for which there is room."""
+        """Return the names that need new places, after a check that there is room."""
         missing = [key for key in keys if key not in self._places]
         self._reserve(self._next, sum(map(_size, missing)))
         return missing
 
     def _reserve(self, start: int, size: int) -> None:
-        """Reserve room for these places of every worker: a page without room ends the process (SIGBUS)."""
+        """Reserve file space for these places: without it a write ends the process (SIGBUS)."""
         if start + size > ROW:
             raise FrontEndFailed(
                 f"the metrics of all bundles since the start need more than {ROW} numbers: run fewer bundles "
@@ -155,7 +154,7 @@ class Board:
             self._places[key] = slice(start, self._next)
 
     def pids(self) -> list[int]:
-        """Return the process of each worker; 0 for one that does not live."""
+        """Return the process id of each worker; 0 for dead ones."""
         return [pid if pid and _lives(pid) else 0 for pid in map(int, self._rows[:, PID])]
 
 

@@ -19,12 +19,12 @@ SECONDS: Final = Buckets(
         0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
         10.0,
     ),
-    "A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between, closer "
-    "around a millisecond, where the service should be.",
+    "A bare call of a small network takes 0.4 ms, and callers give up after seconds: 1-2-5 steps, closer "
+        "around a millisecond, where the service should be.",
 )  # fmt: skip
 STAGE_SECONDS: Final = Buckets(
     (0.00001, 0.00002, 0.00005, 0.0001, *SECONDS.bounds),
-    "Stages are parts of a request: one decade lower, down to what the clock of a busy core can tell.",
+    "Stages are parts of a request: one decade lower, down to the clock's resolution on a busy core.",
 )
 WINDOWS: Final = Buckets(
     (1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
@@ -36,12 +36,12 @@ TWENTIETHS: Final = Buckets(
 )
 CYCLES: Final = Buckets(
     (2, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100, 125, 150, 200, 300, 500, 1000),
-    "RUL and interval widths live between nothing and a cap of some hundred cycles; maintenance is planned "
+    "RULs and interval widths lie between 0 and a cap of some hundred cycles; maintenance is planned "
     "in tens, and the first ten matter most.",
 )
 LAGS: Final = Buckets(
     (0.5, 1, 2, 3, 4, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200),
-    "Windows have tens of cycles; attention that looks back little differs by single ones.",
+    "Windows have tens of cycles; short lags differ by single cycles.",
 )
 NOVELTY: Final = Buckets(
     (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0),
@@ -49,9 +49,9 @@ NOVELTY: Final = Buckets(
 )
 FRACTIONS: Final = Buckets(
     (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0),
-    "Most windows miss nothing; above half the bundles refuse.",
+    "Most windows miss nothing; bundles refuse more than half.",
 )
 ERROR_CYCLES: Final = Buckets(
     (1, 2, 3, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300),
-    "A good bundle errs by ten cycles; beyond its cap of some hundred an error cannot grow.",
+    "A good bundle errs by ten cycles; an error cannot exceed the cap of some hundred.",
 )

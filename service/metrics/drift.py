@@ -1,7 +1,7 @@
-"""The gauges of drift, and a warning in the log when a column begins to drift.
+"""Drift gauges, and a log warning when a column begins to drift.
 
-Both are made at a scrape. Workers share their counts and the times of their warnings: one value and one
-warning, whichever worker is scraped.
+Both are made at a scrape. Workers share counts and times of warnings, so value and warning are the same
+whichever worker is scraped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from service.metrics.board import Slots
 from service.metrics.instruments import Shared
 
 QUIET_SECONDS: Final = 3600.0
-"""Between two warnings of one column."""
+"""Minimum seconds between two warnings of one column."""
 
 
 class ModelDrift:
@@ -45,7 +45,7 @@ class ModelDrift:
         return drift_of(self._counts.total_of_living(), self._reference)
 
     def unwarned(self, drift: Drift, now: float) -> Iterator[str]:
-        """Name the columns that drift and were not warned of lately; they are warned of now."""
+        """Return the drifting columns without a recent warning, and note that they are warned of now."""
         latest = self._warned.latest()
         for column in drift.drifting:
             place = self._reference.names.index(column)
@@ -55,7 +55,7 @@ class ModelDrift:
 
 
 class DriftCollector(Collector):
-    """The gauges of drift, computed when they are scraped; never NaN: 0 until there is enough data.
+    """Drift gauges, computed at a scrape; 0 (not NaN) until there is enough data.
 
     Args:
         clock: Seconds on a clock that all workers share, above 0.
@@ -71,7 +71,7 @@ class DriftCollector(Collector):
         shared.registry.register(self)
 
     def add(self, model: Runtime) -> ModelDrift:
-        """Count drift of a model; what was counted of another version is forgotten."""
+        """Count drift of a model; drop the counts of another version."""
         board, name, reference = self._board, model.manifest.name, model.drift_reference
         counts = board.slots(f"drift of {name}", BLOCKS * block_size(reference))
         warned = board.slots(f"columns of {name} that drift", len(reference.names))
@@ -84,7 +84,7 @@ class DriftCollector(Collector):
         return made
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families with a sample for each model, column and head."""
+        """Return the families with a sample for each model, column and head."""
         families = {
             name: GaugeMetricFamily(f"rul_{name}", text, labels=labels)
             for name, (labels, text) in _FAMILIES.items()

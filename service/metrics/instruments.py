@@ -1,9 +1,9 @@
-"""Counters, gauges and histograms whose values the workers of a service add up on the board.
+"""Counters, gauges and histograms that add up over workers on the board.
 
-`prometheus_client` has a multi-process mode of its own: its values are keyed by text, each increment packs
-two of them, and its histogram walks the buckets under a lock for every observation. Here all children exist
-from the start, so a value is one place on the board; an observation is appended to a list, and lists are
-counted when a worker is scraped or publishes.
+The multi-process mode of `prometheus_client` is slower: values are keyed by text, each increment packs two of
+them, and its histogram walks the buckets under a lock for every observation. Here all children exist from
+the start, so a value is one place on the board; observations are appended to lists, which are counted when a
+worker is scraped or publishes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from service.metrics.buckets import Buckets
 C = TypeVar("C")
 F = TypeVar("F", bound="Counter | Histogram")
 Key = tuple[str, ...]
-"""The values of one child's labels."""
+"""Label values of one child."""
 
 
 class Shared:
-    """Declares metrics on a Prometheus registry, and adds them up over the workers on the board.
+    """Declares metrics on a Prometheus registry, and adds them up over workers.
 
-    A family has a child for each combination of its labels' values. One with the label `model` has the
-    children of the models that are loaded; labels without values take them from each model.
+    A family has a child for each combination of label values. A family with the label `model` has children
+    of the loaded models; labels without values get them from each model.
 
     Attributes:
         counters, histograms: By name.
@@ -49,7 +49,7 @@ class Shared:
         self._of_models: Final[list[tuple[Mapping[str, Sequence[str]], Counter | Histogram]]] = []
 
     def counter(self, name: str, documentation: str, **labels: Sequence[str]) -> Counter:
-        """Declare what only grows."""
+        """Declare a counter."""
         self.counters[name] = made = Counter(self, name, documentation, labels)
         return self._declared(made, labels)
 
@@ -68,7 +68,7 @@ class Shared:
         return made
 
     def add_model(self, name: str, **given: Sequence[str]) -> None:
-        """Make the children of a model, by the values of its other labels; drop those of an old version."""
+        """Make the children of a model for the values of other labels; drop those of an old version."""
         for labels, made in self._of_models:
             values = {"model": [name], **given}
             keys = [*product(*(values.get(label) or of_all for label, of_all in labels.items()))]
@@ -76,7 +76,7 @@ class Shared:
             made.add(keys)
 
     def remove_model(self, name: str) -> None:
-        """Drop the children of a model; what they have counted stays on the board."""
+        """Drop the children of a model; their counts stay on the board."""
         for _, made in self._of_models:
             made.remove(name)
 
@@ -88,17 +88,17 @@ class Shared:
         *,
         of_all: Callable[[float], float] = float,
     ) -> None:
-        """Declare what `now` says of this worker, added over the workers that live, as `of_all` shows it."""
+        """Declare a gauge: `now` returns this worker's value, `of_all` shows the sum over living workers."""
         self._gauges.append(Gauge(self, name, documentation, now, of_all))
 
     def publish(self) -> None:
-        """Put on the board what other workers do not see yet: waiting observations, and current values."""
+        """Write waiting observations and current values to the board, where other workers see them."""
         for instrument in (*self.histograms.values(), *self._gauges):
             instrument.publish()
 
 
 class Labelled(Collector, Generic[C]):
-    """A family whose children are known by the values of their labels; each has places on the board."""
+    """A family of children by label values; each child has places on the board."""
 
     def __init__(self, slots: Callable[[Key], Slots], child: Callable[[Slots], C]) -> None:
         self._slots: Final = slots
@@ -112,13 +112,13 @@ class Labelled(Collector, Generic[C]):
                 self._children[key] = self._child(self._slots(key))
 
     def remove(self, model: str, *, but: Sequence[Key] = ()) -> None:
-        """Drop the children whose first label is this model; what they have observed is counted."""
+        """Drop the children whose first label is this model, after counting their observations."""
         self.publish()
         for key in [key for key in self._children if key[0] == model and key not in but]:
             del self._children[key]
 
     def publish(self) -> None:
-        """Put on the board what waits."""
+        """Write waiting observations to the board."""
 
     def labels(self, *values: str) -> C:
         """Return the child of these label values.
@@ -130,7 +130,7 @@ class Labelled(Collector, Generic[C]):
 
 
 class CounterChild:
-    """One series of a counter, as this worker counts it; from any thread."""
+    """This worker's part of one counter series; usable from any thread."""
 
     __slots__ = ("_lock", "_slots")
 
@@ -139,7 +139,7 @@ class CounterChild:
         self._lock: Final = threading.Lock()
 
     def inc(self, by: float = 1) -> None:
-        """Count so many more."""
+        """Add to the count."""
         with self._lock:
             self._slots.own[0] += by
 
@@ -149,7 +149,7 @@ class CounterChild:
 
 
 class Counter(Labelled[CounterChild]):
-    """Counts what only grows."""
+    """A counter."""
 
     def __init__(self, shared: Shared, name: str, documentation: str, labels: Iterable[str]) -> None:
         super().__init__(lambda key: shared.board.slots(f"{name}{key}", 1), CounterChild)
@@ -158,12 +158,12 @@ class Counter(Labelled[CounterChild]):
         shared.registry.register(self)
 
     def add_rare(self, keys: Sequence[Key]) -> None:
-        """Add children that are shown once they are counted."""
+        """Add children that are shown only after their first count."""
         self._rare.update(keys)
         self.add(keys)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Return the sum over all workers of every child."""
+        """Return every child's sum over all workers."""
         family = self._family()
         for key, child in self._children.items():
             if (total := child.total()) or key not in self._rare:
@@ -172,7 +172,7 @@ class Counter(Labelled[CounterChild]):
 
 
 class Gauge(Collector):
-    """Shows a current value."""
+    """A gauge of a current value."""
 
     def __init__(
         self,
@@ -194,13 +194,13 @@ class Gauge(Collector):
         self._slots.own[0] = self._now()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return what the workers that live say together."""
+        """Return the value over all living workers."""
         self.publish()
         yield self._family(value=float(self._of_all(float(self._slots.total_of_living()[0]))))
 
 
 class HistogramChild:
-    """One series of a histogram: on the board a place for each bucket, one above them, and the sum.
+    """One series of a histogram: places for each bucket, for larger values, and for the sum.
 
     Attributes:
         observe: Counts one value, in the unit of the metric; from any thread.
@@ -216,14 +216,14 @@ class HistogramChild:
         self.observe_each: Final = self._values.extend
 
     def publish(self) -> None:
-        """Put on the board what waits; on the event loop."""
+        """Write waiting observations to the board, on the event loop."""
         if self._values:
             values = np.array(self._values, dtype=np.float64)
             del self._values[: len(values)]
             self.observe_array(values)
 
     def observe_array(self, values: FloatArray) -> None:
-        """Count every value of an array at once, on the event loop; NaN says that there is no value."""
+        """Count all values of an array, on the event loop; NaN means no value."""
         values = values[~np.isnan(values)]
         # side="left": a value that equals a bound belongs below it, as `le` says.
         where = np.searchsorted(self._bounds, values, side="left")
@@ -232,7 +232,7 @@ class HistogramChild:
 
 
 class Histogram(Labelled[HistogramChild]):
-    """Counts values in buckets."""
+    """A histogram."""
 
     def __init__(
         self, shared: Shared, name: str, documentation: str, labels: Iterable[str], buckets: Buckets
@@ -246,12 +246,12 @@ class Histogram(Labelled[HistogramChild]):
         shared.registry.register(self)
 
     def publish(self) -> None:
-        """Put on the board what waits."""
+        """Write waiting observations to the board."""
         for child in self._children.values():
             child.publish()
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Return every child's samples, of all workers."""
+        """Return every child's samples, summed over all workers."""
         self.publish()
         family = self._family()
         for key, child in self._children.items():
@@ -262,14 +262,14 @@ class Histogram(Labelled[HistogramChild]):
 
 
 class Processes(Collector):
-    """`process_*` of every worker that lives, under its number: memory, CPU, open files."""
+    """`process_*` of every living worker, by number: memory, CPU, open files."""
 
     def __init__(self, shared: Shared) -> None:
         self._board: Final = shared.board
         shared.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Return one family for each number that the operating system knows, with a sample a worker."""
+        """Return one family per figure of the operating system, with a sample per worker."""
         families: dict[str, Metric] = {}
         for worker, pid in enumerate(self._board.pids()):
             process = ProcessCollector(pid=partial(int, pid), registry=None)

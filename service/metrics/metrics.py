@@ -1,10 +1,10 @@
-"""Every metric of the service, with its help and unit; docs/metrics.md is made from what is declared.
+"""Every metric of the service, with help and unit; docs/metrics.md is generated from these declarations.
 
 Label values come from the enums of `service.labels` and from the names of the loaded models, never from a
 request; all children exist from the start, so that rates work from the first event.
 
-A request or a batch costs a few appends to lists. Four times a second the event loop counts them and
-publishes them on the board; a scrape counts what waits by then, so its numbers are exact.
+A request or a batch costs a few appends to lists. Four times a second the event loop counts these and
+publishes the counts on the board; a scrape first counts what still waits, so its numbers are exact.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from service.metrics.models import CANCELLED, STAGES, Manifests, ModelMetrics, d
 from service.metrics.store import StoreMetrics
 
 PUBLISH_SECONDS: Final = 0.25
-"""How far a scrape of one worker may lag behind the requests and histograms of the others, and the pauses."""
+"""Seconds between counts: how far a scrape of one worker may lag behind the other workers."""
 PAUSE_SECONDS: Final = 0.01
-"""A request takes several turns of the event loop: with a part in each of them it waits for all parts."""
+"""Pause between parts of the counting: a request takes several turns of the loop, and would wait for a part
+in each of them."""
 
 
 class Metrics(Collector):
@@ -50,23 +51,23 @@ class Metrics(Collector):
 
     Attributes:
         models: The observer of each model's batches, by its name.
-        store: Counts what is kept.
+        store: Counts stored predictions and outcomes.
         drift: Drift of each model.
         shared: Counters and histograms, by name.
-        ready: Says whether the worker answers.
-        pending: Says how many windows wait for a batch.
-        in_flight: Requests that have begun and not ended, streams left out.
-        open_streams: Streams of readings that are open.
+        ready: Returns whether the worker answers.
+        pending: Returns how many windows wait for a batch.
+        in_flight: Requests in flight, without streams.
+        open_streams: Open streams of readings.
         ended: Seconds of each request that has ended, by transport, route and code.
         cancelled: Counts windows whose caller left, or whose deadline passed, before their answer.
-        stages: A histogram of seconds for each stage. Requests write these five themselves: a call less
-            for each.
+        stages: A histogram of seconds for each stage. Requests write the last five attributes directly, to
+            save a call each.
     """
 
     def __init__(
         self, registry: CollectorRegistry, models: Sequence[Runtime], board: Board | None = None
     ) -> None:
-        """Declare everything, with children for each model that is loaded."""
+        """Declare all metrics, with children for each loaded model."""
         self.registry: Final = registry
         self.shared: Final = Shared(registry, board)
         self.ended: Final[defaultdict[tuple[Transport, Route, str], list[float]]] = defaultdict(list)
@@ -91,7 +92,7 @@ class Metrics(Collector):
             self.add_model(model)
 
     def add_model(self, model: Runtime) -> ModelMetrics:
-        """Count a model, in the place of an older version; return its observer."""
+        """Count a model, in place of an older version; return its observer."""
         manifest = model.manifest
         name = manifest.name
         self._retire(name)
@@ -102,7 +103,7 @@ class Metrics(Collector):
         return observer
 
     def add_canary(self, canary: Runtime) -> ModelMetrics:
-        """Count a canary under the name of the model that serves, drift left out; return its observer."""
+        """Count a canary under the serving model's name, without drift; return its observer."""
         name, manifest = canary.manifest.name, canary.manifest
         serving = self._runtimes[name]
         heads = range(max(manifest.heads, serving.manifest.heads))
@@ -112,7 +113,7 @@ class Metrics(Collector):
         return observer
 
     def places(self, model: Runtime, *, canary: bool) -> Board:
-        """Return a board of its own with all places that counting a model, or a canary, takes."""
+        """Return a scratch board with all places that a model or a canary needs."""
         board = Board()
         alone = Metrics(
             CollectorRegistry(), [self._runtimes[model.manifest.name] if canary else model], board
@@ -122,14 +123,14 @@ class Metrics(Collector):
         return board
 
     def remove_model(self, name: str) -> None:
-        """Show nothing of a model any more."""
+        """Remove the metrics of a model."""
         self._retire(name)
         self.drift.models.pop(name)
         self._runtimes.pop(name)
         self.shared.remove_model(name)
 
     def _retire(self, name: str) -> None:
-        """Leave drift to the version that takes over; batches in flight are still counted."""
+        """Stop drift counts of a model that is replaced; batches in flight are still counted."""
         if name in self.models:
             self._beside.append(retired := self.models.pop(name))
             while retired.counted < retired.reported:
@@ -138,7 +139,7 @@ class Metrics(Collector):
 
     def _declare_requests(self) -> None:
         routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
-        # Probes and pages end well or not at all: all their codes from the start would be noise.
+        # Probes and pages rarely fail: series of all their codes would be noise.
         is_usual = {
             (t.value, r.value, code): r in PREDICTS or code in {SUCCESS[t], failure_code(t)}
             for t, r in routes
@@ -150,7 +151,7 @@ class Metrics(Collector):
         self._requests = counter("rul_requests_total", text, protocol=(), route=(), code=())
         self._requests.add(key for key, usual in is_usual.items() if usual)
         self._requests.add_rare([key for key, usual in is_usual.items() if not usual])
-        text = "Time from a request fully received to its answer encoded, errors included."
+        text = "Time from the complete request to the encoded answer, errors included."
         self._duration = histogram("rul_request_duration_seconds", text, SECONDS, protocol=(), route=())
         self._duration.add((t.value, r.value) for t, r in routes if r is not Route.GRPC_STREAM)
         reasons = sorted({*REJECTED.values()})
@@ -172,12 +173,12 @@ class Metrics(Collector):
         return code_of(transport, error)
 
     def publish(self) -> None:
-        """Count what waits and put it on the board, so that other workers see it."""
+        """Count what waits and write it to the board, so that other workers see it."""
         self.collect()
         self.shared.publish()
 
     async def publish_regularly(self) -> None:
-        """Publish every `PUBLISH_SECONDS`; pause between two parts of the counting, for requests."""
+        """Publish every `PUBLISH_SECONDS`; let requests run between parts of the counting."""
         while True:
             await asyncio.sleep(PUBLISH_SECONDS)
             for count in chain(self._counts(), [self.shared.publish]):
@@ -188,7 +189,7 @@ class Metrics(Collector):
                 await asyncio.sleep(PAUSE_SECONDS)
 
     def collect(self) -> Iterable[Metric]:
-        """Count the requests and batches that wait, before the other collectors are asked."""
+        """Count the waiting requests and batches before the other collectors run."""
         for count in self._counts():
             count()
         return ()
@@ -196,7 +197,7 @@ class Metrics(Collector):
     def _counts(self) -> Iterator[Callable[[], None]]:
         yield self._count_ended
         for model in [*self.models.values(), *self._beside]:
-            last = model.reported  # later ones wait for the next round: else it would not end under load
+            last = model.reported  # later ones wait for the next round, or it would not end under load
             while model.counted < last:
                 yield model.count
         self._beside = [
@@ -205,7 +206,7 @@ class Metrics(Collector):
 
     def _count_ended(self) -> None:
         ended = self.ended.copy()
-        self.ended.clear()  # first: what cannot be counted must not be counted again
+        self.ended.clear()  # before counting, so that a failure is not repeated
         for (transport, route, code), seconds in ended.items():
             is_ours = (transport.value, route.value, code) in self._codes
             counted = code if is_ours else failure_code(transport)

@@ -1,4 +1,4 @@
-"""The metrics of batches and of what the networks answer, declared once and counted for each model."""
+"""Metrics of batches and answers, declared once and counted for each model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from service.metrics.instruments import Shared
 
 PART_WINDOWS: Final = 256
 PART_BATCHES: Final = 24
-"""Most windows and batches that are counted in one go."""
+"""Maximum windows and batches per part of the counting."""
 
 STAGES: Final = "rul_stage_duration_seconds"
 INFERENCE: Final = "rul_inference_duration_seconds"
@@ -55,12 +55,12 @@ LABELS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     STATE: {"model": (), "state": [state.value for state in STATES]},
     OUT_OF_BAND: {"model": (), "side": [side.value for side in Side]},
 }
-"""Labels of those that have others than the model alone."""
+"""Labels of metrics with other labels than `model`."""
 HISTOGRAMS: Final = {
     STAGES: (STAGE_SECONDS, "Time of each stage of a request."),
-    INFERENCE: (STAGE_SECONDS, "One run of the graph on one batch."),
+    INFERENCE: (STAGE_SECONDS, "Duration of one run of the graph on a batch."),
     BATCH: (WINDOWS, "Windows in a batch."),
-    IMPUTED: (FRACTIONS, "Missing readings over all readings of a window."),
+    IMPUTED: (FRACTIONS, "Fraction of a window's readings that are missing."),
     ENTROPY: (
         TWENTIETHS,
         "Attention entropy over its largest value; 0: one cycle has all weight, 1: all have the same.",
@@ -97,13 +97,13 @@ COUNTERS: Final = {
     "rul_shadow_failed_total": "Requests that the shadow did not answer.",
     "rul_canary_requests_total": "Requests that went to the canary.",
     "rul_canary_failed_total": "Requests that the canary did not answer, and the model that serves did.",
-    "rul_canary_returned_total": "Canaries that passed a bound, so that all requests went back to the model "
+    "rul_canary_returned_total": "Canaries that passed a bound, so that all requests returned to the model "
     "that serves.",
 }
 
 
 def declare(shared: Shared) -> None:
-    """Declare the metrics of batches, whose children for models come and go with them."""
+    """Declare the metrics of batches, whose children follow the loaded models."""
     for name, (buckets, text) in HISTOGRAMS.items():
         shared.histogram(name, text, buckets, **LABELS.get(name, OF_MODEL))
     for name, text in COUNTERS.items():
@@ -116,11 +116,11 @@ class ModelMetrics:
     Attributes:
         ran: Takes a batch that has run; `count` counts it.
         shadow_failed: Counts a request that the shadow did not answer.
-        canary_asked, canary_failed: Count a request that the canary takes, and one that it did not answer.
+        canary_asked, canary_failed: Count a request that goes to the canary, and one that it did not answer.
         canary_returned: Counts a canary that passed a bound.
-        drift: Counts answers and their units for drift; None: nothing does.
+        drift: Counts answers and their units for drift; None: no drift.
         counted: Batches counted so far.
-        is_released: True where no batch follows.
+        is_released: Whether no batch follows.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ModelMetrics:
         self.canary_returned: Final = counters["rul_canary_returned_total"].labels(name).inc
 
     def compared(self, candidate: FloatArray, served: FloatArray) -> None:
-        """Count what a candidate and the model that serves answered to the same windows."""
+        """Count answers of a candidate and of the serving model to the same windows."""
         rul = candidate[:, RUL]
         self._of_windows[DIFFERENCE].observe_each(np.abs(rul - served[:, RUL]).tolist())
         self._beyond(int(np.count_nonzero((rul < served[:, LOWER]) | (rul > served[:, UPPER]))))
@@ -172,7 +172,7 @@ class ModelMetrics:
         return self.counted + len(self._waiting)
 
     def count(self) -> None:
-        """Count batches that wait: so many that the event loop waits for about a millisecond."""
+        """Count waiting batches for about a millisecond of the event loop."""
         windows = 0
         by_cycles: defaultdict[int, list[tuple[Answers, list[str | None]]]] = defaultdict(list)
         for _ in range(min(len(self._waiting), PART_BATCHES)):
@@ -198,7 +198,7 @@ class ModelMetrics:
                 self.drift(answers, [*chain.from_iterable(names)])
 
     def _predictions(self, report: BatchReport, answers: Answers) -> tuple[Answers, list[str | None]]:
-        """The answers of a batch and the units they are for; those to probes are no predictions."""
+        """Return the answers of a batch and their units, without probes."""
         units, imputed = report.units, report.imputed_fraction
         if any(report.is_probe):
             kept = [row for row, is_probe in enumerate(report.is_probe) if not is_probe]
@@ -237,10 +237,10 @@ class ModelMetrics:
 
 
 class Manifests(Collector):
-    """Shows what the bundles say of themselves; each worker has loaded the same ones.
+    """Shows facts from the bundles; all workers have the same ones.
 
     Args:
-        runtimes: The models that are loaded, by name; it changes with them.
+        runtimes: The loaded models by name; changes with them.
     """
 
     def __init__(self, registry: CollectorRegistry, runtimes: Mapping[str, Runtime]) -> None:

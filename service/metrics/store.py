@@ -1,4 +1,4 @@
-"""The metrics of predictions and outcomes that are kept; see `metrics` for the rules that they follow."""
+"""Metrics of stored predictions and outcomes; `metrics` has the rules."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ COUNTERS: Final[Mapping[str, tuple[str, Mapping[str, Sequence[str]]]]] = {
     ),
     "rul_store_rows_total": ("Rows committed to the store.", {"kind": ("prediction", "outcome", "reading")}),
     "rul_store_dropped_total": (
-        "Predictions that were not kept, by reason.",
+        "Predictions that were not stored, by reason.",
         {"reason": [reason.value for reason in Drop]},
     ),
 }
 
 
 class StoreMetrics:
-    """Counts predictions and outcomes that are kept, from any thread: a `StoreObserver`.
+    """Counts stored predictions and outcomes, from any thread: a `StoreObserver`.
 
     Attributes:
-        pending: Says how many predictions wait to be written.
+        pending: Returns how many predictions wait to be written.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -68,7 +68,7 @@ class StoreMetrics:
         )
         shared.gauge(
             "rul_store_up",
-            "0 while a worker cannot reach the database of predictions; 1 otherwise, also with none.",
+            "0 while a worker cannot reach the database of predictions; 1 otherwise, also without a store.",
             lambda: self._is_down,
             of_all=operator.not_,
         )
@@ -77,15 +77,15 @@ class StoreMetrics:
         self._counters[name].labels(*labels).inc(by)
 
     def wrote(self, rows: int) -> None:
-        """Count predictions that are committed."""
+        """Count committed predictions."""
         self._count("rul_store_rows_total", "prediction", by=rows)
 
     def ingested(self, rows: int) -> None:
-        """Count readings that are committed."""
+        """Count committed readings."""
         self._count("rul_store_rows_total", "reading", by=rows)
 
     def dropped(self, reason: Drop, rows: int) -> None:
-        """Count predictions that are not kept."""
+        """Count predictions that were not stored."""
         self._count("rul_store_dropped_total", reason.value, by=rows)
 
     def up(self, *, up: bool) -> None:
@@ -93,13 +93,13 @@ class StoreMetrics:
         self._is_down = not up
 
     def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
-        """Count an outcome that is committed; one that corrects another is no second end of the unit."""
+        """Count a committed outcome; a correction is not a second end of the unit."""
         self._count("rul_store_rows_total", "outcome")
         if result is OutcomeResult.CREATED:
             self._count("rul_outcomes_total", kind.value)
 
     def scored(self, model: str, judgement: Judgement) -> None:
-        """Count predictions of a loaded model that an outcome has been reported for."""
+        """Count predictions of a loaded model that an outcome has judged."""
         error = judgement.error[judgement.failed]
         contradicted = int(np.count_nonzero(judgement.contradicted))
         still_open = len(judgement) - len(error) - contradicted

@@ -1,7 +1,7 @@
-"""The Open Inference Protocol, version 2, as both transports answer it: thin shells around this module.
+"""The Open Inference Protocol, version 2, for both transports, which are thin layers over this module.
 
-Tensors become windows by the one door, and the batches that answered them become tensors again. The
-numbers are those of `POST /v1/predict`. This module must not know JSON, messages or statuses.
+Tensors become windows, and the answers of their batches become tensors. The numbers are those of
+`POST /v1/predict`. This module must not know JSON, messages or statuses.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ EXTENSIONS: Final = ("binary_tensor_data",)
 PLATFORM: Final = "onnxruntime_onnx"
 
 MAX_TENSORS: Final = 32
-"""More inputs or outputs than any model has, and fewer than would cost anything to look at."""
+"""Maximum inputs and outputs in a request: more than any model has."""
 
 SHOWN: Final = 3
-"""Bad places that a message names; the rest are counted."""
+"""Maximum wrong places that a message names; the rest are counted."""
 
 
 class InferQuery(msgspec.Struct, frozen=True):
-    """A request for inference as it was sent: well-formed, nothing more.
+    """A request for inference: well-formed, but not checked.
 
     Attributes:
-        outputs: The names of the outputs that are wanted; none: every one.
-        timeout_seconds: How long the caller would wait; infinity where it does not say.
+        outputs: Names of the requested outputs; none: all.
+        timeout_seconds: How long the caller waits; infinity if not given.
     """
 
     inputs: Sequence[GivenTensor]
@@ -63,8 +63,8 @@ class InferQuery(msgspec.Struct, frozen=True):
 class Ask(msgspec.Struct, frozen=True):
     """A query that can be answered: its checked windows, and B and T of its readings.
 
-    The tensors as they were sent are no longer in it: while a request waits, their lists would hold
-    thirty bytes a value.
+    It does not hold the original tensors: their lists would take thirty bytes per value while a request
+    waits.
     """
 
     windows: Windows
@@ -85,7 +85,7 @@ class Indexed(msgspec.Struct, frozen=True):
 
 
 class Inference:
-    """What the protocol can be asked for."""
+    """The operations of the protocol."""
 
     def __init__(self, predictor: Predictor, lifecycle: Lifecycle) -> None:
         self._predictor: Final = predictor
@@ -93,7 +93,7 @@ class Inference:
         self._signatures: Final[WeakKeyDictionary[LoadedModel, Signature]] = WeakKeyDictionary()
 
     def model(self, name: str, version: str = "") -> LoadedModel:
-        """The model of this name and, where one is given, exactly this version.
+        """Return the model of this name and, if given, of exactly this version.
 
         Raises:
             UnknownModel: it is not loaded.
@@ -106,7 +106,7 @@ class Inference:
         return found
 
     def signature(self, model: LoadedModel) -> Signature:
-        """The tensors of a loaded model, worked out once."""
+        """Return the tensors of a loaded model, computed once."""
         known = self._signatures.get(model)
         if known is None:
             known = self._signatures[model] = Signature.of(model.manifest)
@@ -118,7 +118,7 @@ class Inference:
         return self._lifecycle.phase is Phase.READY
 
     def index(self, *, ready_only: bool) -> list[Indexed]:
-        """Every loaded model; all are ready together or not at all."""
+        """Return every loaded model; all are ready together or not at all."""
         if ready_only and not self.is_ready:
             return []
         state, reason = ("READY", "") if self.is_ready else ("UNAVAILABLE", self._lifecycle.phase.value)
@@ -126,7 +126,7 @@ class Inference:
         return [Indexed(name.name, name.version, state, reason) for name in names]
 
     def read(self, model: LoadedModel, query: InferQuery) -> Ask:
-        """The windows of a query, checked.
+        """Check the windows of a query.
 
         Raises:
             InvalidTensor: a tensor or a window cannot be read, or an output does not exist.
@@ -161,9 +161,9 @@ class Inference:
     async def answer(
         self, model: LoadedModel, ask: Ask, stages: Stages, *, version: str = ""
     ) -> tuple[ModelName, list[FloatArray]]:
-        """Which model answers the windows, and the values of each output that is wanted, float32.
+        """Return the model that answered and the values of each requested output, float32.
 
-        A canary takes no request that asks for one `version`.
+        A request for a certain `version` never goes to a canary.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
@@ -190,7 +190,7 @@ def _one_a_window(given: NDArray[Any], name: str, count: int) -> list[Any]:
 
 
 def _refused(defects: Sequence[Defect]) -> InvalidTensor:
-    """The first kind of defect, with the places of the first ones."""
+    """Describe the first kind of defect, with its first places."""
     first = defects[0]
     alike = [defect for defect in defects if (defect.field, defect.code) == (first.field, first.code)]
     name = LAST_CYCLE if first.field == "last_cycle" else READINGS
@@ -203,13 +203,13 @@ def _refused(defects: Sequence[Defect]) -> InvalidTensor:
 
 
 def _gathered(ask: Ask, pieces: Sequence[Piece]) -> list[FloatArray]:
-    """The outputs that are wanted, float32, of the shapes that the request's readings ask for.
+    """Return the requested outputs, float32, in shapes that match the request's readings.
 
-    Cycles that the model did not read weigh nothing, and add nothing.
+    Cycles that the model did not read have weight and contribution 0.
     """
     answers, first, places = pieces[0]
     width, cycles, stop = answers.outputs.attention.shape[1], ask.cycles, first + ask.count
-    # Others of the batch may be longer; windows of this request may be shorter than its tensor, or cut.
+    # Other windows of the batch may be longer; those of this request may be shorter than its tensor, or cut.
     whole = width >= cycles == ask.windows.readings.shape[1]
     if len(pieces) > 1 or not isinstance(places, range) or not whole:
         return [_scattered(spec, ask, pieces) for spec in ask.wanted]
@@ -223,7 +223,7 @@ def _gathered(ask: Ask, pieces: Sequence[Piece]) -> list[FloatArray]:
 
 
 def _scattered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray:
-    """One output, each window's row put into its place."""
+    """Put each window's row of one output into its place."""
     windows, is_per_cycle = ask.windows, spec.name in PER_CYCLE
     values: FloatArray = np.zeros(spec.sized(windows=ask.count, cycles=ask.cycles), np.float32)
     for answers, first, places in pieces:
@@ -239,7 +239,7 @@ def _scattered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArra
 
 
 def timeout_of(microseconds: object) -> float:
-    """The parameter `timeout` in seconds, from the microseconds that clients send; 0 and none: no limit.
+    """Convert the parameter `timeout` from microseconds to seconds; 0 and none mean no limit.
 
     Raises:
         MalformedBody: it is not a whole number of microseconds.

@@ -1,8 +1,8 @@
-"""Tensors of the Open Inference Protocol: what a model takes and gives, and the one door to an array.
+"""Tensors of the Open Inference Protocol: inputs and outputs of a model, and checked conversion to arrays.
 
-A tensor arrives as four things that may contradict each other: a name, a datatype, a shape and its
-contents. `array_of` lets them in when they agree, and looks at sizes before it makes anything. This
-module must not know what the numbers mean, nor how they came.
+Name, datatype, shape and contents of a tensor may contradict each other. `array_of` checks that they agree,
+sizes first, before it allocates an array. This module must not know what the numbers mean or how they were
+sent.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LENGTHS: Final = "lengths"
 LAST_CYCLE: Final = "last_cycle"
 
 Contents = bytes | memoryview | NDArray[Any] | Sequence[float | None]
-"""Raw, or the numbers: an array of the datatype, or one by one (None: missing). In row-major order."""
+"""Row-major contents: raw bytes, an array of the datatype, or single numbers (None: missing)."""
 
 
 class TensorSpec(NamedTuple):
-    """A tensor as a model's metadata announces it.
+    """A tensor in a model's metadata.
 
     Attributes:
         shape: -1 for a size that each request chooses.
@@ -49,12 +49,12 @@ class TensorSpec(NamedTuple):
     shape: tuple[int, ...]
 
     def sized(self, *, windows: int, cycles: int) -> tuple[int, ...]:
-        """The shape of an output for so many windows of so many cycles."""
+        """Return the shape of an output for this number of windows and cycles."""
         return (windows, *(cycles if size == ANY else size for size in self.shape[1:]))
 
 
 class GivenTensor(msgspec.Struct, frozen=True, eq=False):
-    """An input as it was declared and sent; nothing about it is known to be true."""
+    """An input as it was sent, unchecked."""
 
     name: str
     datatype: str
@@ -64,7 +64,7 @@ class GivenTensor(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The tensors of one model: those of its graph (DESIGN: the model contract), in its order."""
+    """The tensors of one model: those of its graph, in its order."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -72,7 +72,7 @@ class Signature:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Signature:
-        """What a model takes and gives: B windows of T cycles and F columns, each B and T any."""
+        """Describe inputs and outputs of a model: any B windows of any T cycles, with F columns."""
         inputs = (
             TensorSpec(READINGS, FP32, (ANY, ANY, len(manifest.columns))),
             TensorSpec(LENGTHS, INT64, (ANY,)),
@@ -83,10 +83,10 @@ class Signature:
         return cls(inputs, outputs, {spec.name: spec for spec in inputs})
 
     def read(self, given: Sequence[GivenTensor]) -> dict[str, NDArray[Any]]:
-        """The inputs as arrays, by their names.
+        """Return the inputs as arrays by name.
 
         Raises:
-            InvalidTensor: one is unknown, comes twice or cannot be read, or the readings are missing.
+            InvalidTensor: one is unknown, given twice or unreadable, or the readings are missing.
         """
         arrays: dict[str, NDArray[Any]] = {}
         for tensor in given:
@@ -101,7 +101,7 @@ class Signature:
         return arrays
 
     def wanted(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-        """The outputs of these names, in this order; without names, all of them.
+        """Return the outputs of these names in this order; without names, all of them.
 
         Raises:
             InvalidTensor: there is no such output, or it is named twice.
@@ -118,10 +118,10 @@ class Signature:
 
 
 def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
-    """A tensor as an array of its shape: a view of what came, where that is aligned.
+    """Convert a tensor to an array of its shape: a view of the contents if they are aligned.
 
     Raises:
-        InvalidTensor: datatype, shape and contents are not what the model takes, or do not agree.
+        InvalidTensor: datatype, shape or contents do not fit the model, or contradict each other.
     """
     where = f"input {spec.name}"
     if given.datatype != spec.datatype:
@@ -136,7 +136,7 @@ def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
                 f"got {len(contents)}"
             )
         raw: Any = contents  # a memoryview is also a Sequence of anything, to a type checker
-        # ONNX Runtime and numpy are quickest, and only promise to be right, on aligned values.
+        # ONNX Runtime and numpy are fastest on aligned values, and promise correct results only for these.
         values = np.frombuffer(raw, dtype)
         return (values if values.flags.aligned else values.copy()).reshape(shape)
     if len(contents) != count:
@@ -157,7 +157,7 @@ def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[
 
 
 def numbers(values: Sequence[float | None], datatype: str, where: str) -> NDArray[Any]:
-    """`struct` is several times as fast as numpy, and refuses None and what the datatype cannot hold."""
+    """Pack with `struct`: several times as fast as numpy; refuses None and values beyond the datatype."""
     dtype = DTYPES[datatype]
     try:
         return np.frombuffer(struct.pack(f"<{len(values)}{PACKED[datatype]}", *values), dtype)

@@ -1,7 +1,7 @@
-"""BentoML's own server, with a supervisor that only this user can command.
+"""BentoML's own server, with a supervisor that only this user can control.
 
-The supervisor runs any program for those who reach its sockets. BentoML opens them on TCP, where every user
-of this machine reaches them.
+The supervisor runs any program for clients of its sockets. BentoML opens these on TCP, where every user of
+this machine could connect.
 """
 
 from __future__ import annotations

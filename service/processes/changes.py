@@ -1,7 +1,7 @@
-"""Change the models of all workers of a service, or of none.
+"""Changes the models of all workers of a service, or of none.
 
-Every worker checks and warms the candidate first. If all can serve it, all switch; if one refuses, none does.
-A worker that starts later starts with the models of the last change.
+Every worker first checks the candidate and warms it up. If all can serve it, all switch; if one refuses, none
+does. A worker that starts later starts with the models of the last change.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from service.errors import InvalidCandidate, NotReady, ServiceError
 from service.processes.control import Commands, Control, send
 from service.settings import Settings
 
-if TYPE_CHECKING:  # it loads ONNX Runtime, which the supervisor does without
+if TYPE_CHECKING:  # it loads ONNX Runtime, which the supervisor does not need
     from service.models import Catalog
 
 PREPARE_SECONDS: Final = 120.0
-"""Longest check of a candidate by a worker."""
+"""Maximum seconds for a worker to check a candidate."""
 COMMIT_SECONDS: Final = 5.0
-"""Longest switch of a worker, which has nothing left to load."""
+"""Maximum seconds for a worker to switch; everything is loaded by then."""
 
 
 class Changes:
-    """The changes of one service: its supervisor's part of them.
+    """The supervisor's part of changes.
 
     Attributes:
-        control: Listens for workers that are asked for a change.
-        workers: Those that serve.
-        serving: Result of the last change; at first the digests alone.
+        control: Listens for workers that received a request for a change.
+        workers: The workers.
+        serving: Result of the last change; at first only the digests.
     """
 
     def __init__(self, socket: Callable[[int], Path]) -> None:
@@ -54,7 +54,7 @@ class Changes:
 
     @asynccontextmanager
     async def none_while_starting(self) -> AsyncGenerator[None]:
-        """Let a worker start while nothing changes: it would start with the old models."""
+        """Start workers only between changes: during one, they would get the old models."""
         async with self._quiet:
             self._starting += 1
         try:
@@ -85,7 +85,7 @@ class Changes:
             return _text(self.serving)
 
     async def _all(self, command: str, seconds: float) -> list[Changed]:
-        """Ask every worker; one that has ended is left out, because it starts again with the last change."""
+        """Send a command to every worker; skip ended ones, which restart with the last change."""
 
         async def one(worker: int) -> Changed | None:
             try:
@@ -101,16 +101,16 @@ class Changes:
 
 
 class WorkerChanges:
-    """A worker's part of the changes; a service of one process makes them alone."""
+    """A worker's part of changes; a single process makes them by itself."""
 
     def __init__(self, catalog: Catalog, supervisor: Path | None) -> None:
-        """Change this catalog when the supervisor at this socket says so; None: there is none."""
+        """Change this catalog on commands of the supervisor at this socket; None: no supervisor."""
         self._catalog: Final = catalog
         self._supervisor: Final = supervisor
         catalog.everywhere = self.change
 
     async def change(self, change: Change) -> Changed:
-        """Change the models that serve, in every worker or in none.
+        """Change the serving models in every worker or in none.
 
         Raises:
             UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
@@ -125,7 +125,7 @@ class WorkerChanges:
         return msgspec.json.decode(reply, type=Changed).checked()
 
     def commands(self) -> Commands:
-        """Return what the supervisor may ask."""
+        """Return the handlers of the supervisor's commands."""
         return {"prepare": self._prepare, "commit": self._commit, "abort": self._abort}
 
     async def _prepare(self, change: str) -> str:

@@ -1,17 +1,17 @@
-"""What a supervisor and its workers tell each other.
+"""Messages between a supervisor and its workers.
 
 At start a worker reads its `WorkerSpec` from one private environment variable. Later the supervisor sends
 one line and gets one line, on a Unix socket that only its owner can open:
 
-    beat  -> the thread of the event loop, at once; nothing where only a restart helps
-    ready -> the worker's phase and its models, as soon as it knows whether it can answer
-    leave -> leaving, when readiness is off; requests are still answered
+    beat  -> the thread of the event loop, at once; nothing if only a restart helps
+    ready -> the worker's phase and its models, once it knows whether it can answer
+    leave -> leaving, once readiness is off; requests are still answered
     drain -> drained | gave up, when requests in flight have finished or the time is over
-    prepare CHANGE -> what would come of a change of the models, once its candidate is checked and warm
-    commit | abort -> the same again: the prepared change is made, or forgotten
+    prepare CHANGE -> the result that the change would have, once its candidate is checked and warm
+    commit | abort -> the same result: the prepared change is made, or discarded
 
-A worker that is asked for a change sends `change CHANGE` to its supervisor, which has a socket of its own.
-All workers share the port that clients use, so no worker can be addressed there.
+A worker that gets a client's request for a change sends `change CHANGE` to the socket of its supervisor.
+All workers share the clients' port, so no single worker can be addressed there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VARIABLE: Final = "RULSERVE_WORKER"
 POLL_SECONDS: Final = 0.02
 
 Commands = Mapping[str, Callable[..., Awaitable[str]]]
-"""Functions by the first word of a line; the rest of the line is their argument, where there is any."""
+"""Functions by the first word of a line; the rest of the line is the argument, if any."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -39,10 +39,10 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     Attributes:
         index: Number of the worker, from 0.
         count: Number of workers.
-        board: File of the numbers that workers share; None: the worker is alone.
-        control: Unix socket of the supervisor's commands; None: there is no supervisor.
-        supervisor: Unix socket of the supervisor itself, likewise.
-        serving: Bundles that the running workers have loaded, and the candidates beside them.
+        board: File of the numbers that workers share; None: there is one worker.
+        control: Unix socket for the supervisor's commands; None: there is no supervisor.
+        supervisor: Unix socket of the supervisor; None: likewise.
+        serving: Bundles and candidates that the running workers have loaded.
     """
 
     index: int = 0
@@ -64,10 +64,10 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """The end of a socket that is asked."""
+    """The answering end of a socket."""
 
     def __init__(self, commands: Commands) -> None:
-        """Answer each command with the line that its function returns."""
+        """Answer commands with the result of their function."""
         self._commands: Final = commands
         self._server: asyncio.Server | None = None
 
@@ -88,7 +88,7 @@ class Control:
             reply = f"expected {' or '.join(self._commands)}" if command is None else await command(*argument)
             writer.write(f"{reply}\n".encode())
             await writer.drain()
-        except OSError:  # whoever asked is gone
+        except OSError:  # the other end has disconnected
             pass
         finally:
             writer.close()
@@ -114,7 +114,7 @@ async def send(path: Path, command: str) -> str:
 
 
 async def await_reply(path: Path, command: str) -> str:
-    """Return the reply of a worker that may not listen yet."""
+    """Wait until a worker listens, and return its reply."""
     while True:
         try:
             return await send(path, command)

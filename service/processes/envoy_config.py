@@ -1,6 +1,6 @@
-"""What the service changes in Envoy's configuration, one function per concern.
+"""Changes of Envoy's configuration, one function per concern.
 
-Each function takes the configuration and changes it in place. Of what is behind Envoy, this module knows only
+Each function changes the given configuration in place. Of the service behind Envoy, this module knows only
 the form of errors.
 """
 
@@ -18,13 +18,13 @@ from service.http.problem import problem
 Config = dict[str, Any]
 
 HEADERS_SECONDS: Final = 10.0
-"""Time for the head of a request to arrive, from its first byte."""
+"""Maximum seconds for the head of a request to arrive, from its first byte."""
 BACKSTOP_SECONDS: Final = 5.0
-"""The service's own limit of a body ends first, and words its answer."""
+"""Added to the service's own limit of a body, which should end first and give the answer."""
 FLUSH_SECONDS: Final = 30.0
-"""Time for a client to read on in an answer that does not fit into its buffers."""
+"""Maximum seconds without progress for a client to read an answer larger than its buffers."""
 IDLE_SECONDS: Final = 300.0
-"""Time that a connection without a request stays open; less of it the more connections there are."""
+"""Seconds that an idle connection stays open; fewer if there are many connections."""
 CROWDED_IDLE_SECONDS: Final = 1.0
 CROWDED: Final = {"scaling_threshold": 0.5, "saturation_threshold": 0.9}
 """Shares of the connections between which IDLE_SECONDS falls to CROWDED_IDLE_SECONDS."""
@@ -48,7 +48,7 @@ ACCESS_CONTROL: Final = {
 }
 """Envoy's filter that refuses requests by their headers."""
 DENIED: Final = 403
-"""Its status; the service answers in its place."""
+"""Internal status of that filter; the answer has the service's own form."""
 LIVENESS: Final = {
     "name": "envoy.filters.http.health_check",
     "typed_config": {
@@ -62,25 +62,26 @@ LIVENESS: Final = {
 }
 """Envoy's filter that answers 200; 503 after `/healthcheck/fail` of the admin interface."""
 ALIVE: Final = {"body_format_override": {"json_format": {"status": "alive"}}}
-"""The body of the answer 200, which no other filter gives."""
+"""Body of that filter's 200, to tell it from other answers."""
 
 
 def hide_admin(config: Config, *, socket: Path) -> None:
     """Put the admin interface on a Unix socket.
 
-    The interface asks for no key and can stop the process; a folder of the service's user guards the socket.
+    The interface needs no key and can stop the process, so the socket is in a folder that only the service's
+    user can open.
     """
     config["admin"] = {"address": {"pipe": {"path": str(socket), "mode": 0o600}}}
 
 
 def answer_old_proxies(config: Config) -> None:
-    """Answer HTTP/1.0, which nginx speaks to what is behind it unless it is told otherwise."""
+    """Accept HTTP/1.0, which nginx uses by default to servers behind it."""
     for http in _http_managers(config):
         http["http_protocol_options"] = {"accept_http_10": True}
 
 
 def limit_slow_clients(config: Config, *, body_seconds: float, silent_seconds: float) -> None:
-    """Bound the time of heads, bodies, silent streams and connections; bound the streams of HTTP/2."""
+    """Limit the time of heads, bodies, silent streams and connections, and the HTTP/2 streams."""
     for http in _http_managers(config):
         http["stream_idle_timeout"] = _seconds(silent_seconds)
         http["request_headers_timeout"] = _seconds(HEADERS_SECONDS)
@@ -95,7 +96,7 @@ def limit_slow_clients(config: Config, *, body_seconds: float, silent_seconds: f
 
 
 def limit_connections(config: Config, *, most: int) -> None:
-    """Close connections above `most` at once, and idle ones the sooner the more there are."""
+    """Close connections above `most` at once, and idle ones sooner if there are many."""
     monitors = f"{TYPES}.extensions.resource_monitors"
     kind = f"{monitors}.downstream_connections.v3.DownstreamConnectionsConfig"
     count = {"@type": kind, "max_active_downstream_connections": most}
@@ -106,7 +107,7 @@ def limit_connections(config: Config, *, most: int) -> None:
         "refresh_interval": "0.25s",
         "resource_monitors": [
             {"name": CONNECTIONS, "typed_config": count},
-            # Envoy looks at the connections only where it also polls something else.
+            # Envoy checks the connections only if it also polls another resource.
             {"name": HEAP, "typed_config": {"@type": heap, "max_heap_size_bytes": NO_LIMIT_BYTES}},
         ],
         "actions": [
@@ -120,11 +121,11 @@ def limit_connections(config: Config, *, most: int) -> None:
 
 
 def refuse_undecodable(config: Config) -> None:
-    """Answer 400 to a path or query that is not UTF-8, in the words and forms of the service.
+    """Answer 400 to a path or query that is not UTF-8, in the service's own form.
 
-    The application cannot be asked: pyvoy fails to decode such a path, and the request has no answer.
+    The application cannot do it: pyvoy fails to decode such a path and would leave the request unanswered.
     """
-    plain = {"status_code": 400, "body": {"inline_string": UNDECODABLE}}  # becomes the message of gRPC
+    plain = {"status_code": 400, "body": {"inline_string": UNDECODABLE}}  # becomes the gRPC message
     _answer_first(
         config,
         ACCESS_CONTROL,
@@ -135,19 +136,19 @@ def refuse_undecodable(config: Config) -> None:
 
 
 def answer_liveness(config: Config) -> None:
-    """Answer `/livez` and `/healthz` beside the event loop, where they would wait behind every request."""
+    """Answer `/livez` and `/healthz` in Envoy; on the event loop they would wait behind requests."""
     _answer_first(config, LIVENESS, _answer(200, ALIVE))
 
 
 def _answer_first(config: Config, http_filter: Config, *answers: Config) -> None:
-    """Put a filter before all others, and word its answers; of those that fit, the first is sent."""
+    """Put a filter before all others, and map its answers; the first mapper that matches applies."""
     for http in _http_managers(config):
         http["http_filters"].insert(0, http_filter)
         http.setdefault("local_reply_config", {"mappers": []})["mappers"].extend(answers)
 
 
 def _answer(status: int, answer: Config, *, header: str = "", regex: str = "") -> Config:
-    """Word Envoy's own answers of a status, of all requests or of those with such a header."""
+    """Map Envoy's own answers with a status, for all requests or those with a header."""
     comparison = {"op": "EQ", "value": {"default_value": status, "runtime_key": "-"}}
     fits = {"status_code_filter": {"comparison": comparison}}
     if header:
@@ -157,8 +158,8 @@ def _answer(status: int, answer: Config, *, header: str = "", regex: str = "") -
 
 
 def _problem(path: str) -> Config:
-    """Word the refusal of an undecodable path as the service does below this one."""
-    error = MalformedBody(UNDECODABLE.replace("%", "%%"))  # Envoy puts values in the place of %NAME%
+    """Make the refusal of an undecodable path in the form of the service below this prefix."""
+    error = MalformedBody(UNDECODABLE.replace("%", "%%"))  # Envoy substitutes %NAME%
     status, media_type, _, body = problem(error, "%UNIQUE_ID%", path)
     form = {"json_format": json.loads(body), "content_type": media_type.decode()}
     return {"status_code": status, "body_format_override": form}

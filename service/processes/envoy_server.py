@@ -1,6 +1,6 @@
-"""One Envoy process with the service inside: its start, its admin socket and its end.
+"""One Envoy process with the service inside: start, admin socket and end.
 
-pyvoy starts Envoy too, with an admin interface on a TCP port that every local user can reach.
+pyvoy could start Envoy too, but with the admin interface on a TCP port that every local user can reach.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from service.processes.tuning import end_with_parent
 
 POLL_SECONDS: Final = 0.02
 TELL_SECONDS: Final = 1
-"""Time for a process to take a change of its state: one that is stopped does not."""
+"""Maximum seconds for a process to accept a change of state; a stopped one never does."""
 STOP_SECONDS: Final = 12
-"""Time for a process to end after SIGTERM, once its worker has drained.
+"""Maximum seconds for a process to end after SIGTERM, once its worker has drained.
 
-The worker writes its last predictions, for `assembly.STORE_SECONDS` at most, and its last traces.
+The worker then writes its last predictions (at most `assembly.STORE_SECONDS`) and traces.
 """
 
 
 class EnvoyServer(PyvoyServer):
-    """Hosts an ASGI application in a process of its own.
+    """Hosts an ASGI application in a separate process.
 
     Attributes:
-        process: The process, once there is one.
+        process: The process, once started.
 
     Args:
         application: Module and attribute.
         host: Address to listen on.
         port: Port to listen on; several processes may share it.
         admin: Unix socket of the admin interface, in a folder that only its owner can open.
-        configure: Changes the configuration that pyvoy makes.
-        environment: Variables that the process gets beside those of this one.
-        arguments: Arguments of the command.
+        configure: Changes pyvoy's configuration.
+        environment: Additional environment variables.
+        arguments: Additional arguments of the command.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class EnvoyServer(PyvoyServer):
             raise
 
     async def stop(self) -> None:
-        """End the process, which is killed if it hangs."""
+        """End the process; kill it if it hangs."""
         stopping = asyncio.ensure_future(super().stop())
         await asyncio.wait({stopping}, timeout=STOP_SECONDS)
         if not stopping.done() and self._process is not None:
@@ -115,14 +115,14 @@ class EnvoyServer(PyvoyServer):
             await asyncio.sleep(POLL_SECONDS)
 
     async def close_connections(self) -> None:
-        """Ask clients to connect anew: more and more answers carry `Connection: close` or GOAWAY.
+        """Ask clients to reconnect: a growing share of answers carries `Connection: close` or GOAWAY.
 
-        The port stays open; Envoy's `--drain-time-s` says after how long every answer asks for it.
+        The port stays open; after Envoy's `--drain-time-s` every answer carries it.
         """
         await self.ask("POST", "/drain_listeners?graceful&skip_exit")
 
     async def set_alive(self, *, is_alive: bool) -> None:
-        """Choose how Envoy answers `/livez`: 200 or 503."""
+        """Set Envoy's answer to `/livez`: 200 or 503."""
         if is_alive is not self._is_alive:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TELL_SECONDS):
@@ -130,12 +130,12 @@ class EnvoyServer(PyvoyServer):
                     self._is_alive = is_alive
 
     async def flush(self) -> None:
-        """Wait until clients have read their answers: what the kernel does not hold would be lost."""
+        """Wait until clients have read their answers: data not yet in the kernel's buffers would be lost."""
         while await self._unsent_bytes():  # noqa: ASYNC110 Envoy sends no event
             await asyncio.sleep(POLL_SECONDS)
 
     async def ask(self, method: str, path: str) -> int:
-        """Return the status with which the admin interface answers; 0: it does not."""
+        """Return the status of the admin interface's answer; 0 if there is none."""
         first, *_ = (await self._exchange(method, path)).split(b"\r\n", 1)
         return int(first.split()[1]) if first else 0
 
@@ -144,7 +144,7 @@ class EnvoyServer(PyvoyServer):
         return sum(map(int, re.findall(rb"_buffered: (\d+)", text)))
 
     async def _exchange(self, method: str, path: str) -> bytes:
-        """Return the answer of the admin interface; empty: there is none."""
+        """Return the answer of the admin interface; empty if there is none."""
         try:
             reader, writer = await asyncio.open_unix_connection(self._admin)
             try:
@@ -158,7 +158,7 @@ class EnvoyServer(PyvoyServer):
 
 @contextmanager
 def interrupts_blocked() -> Generator[None]:
-    """Start a process that ignores Ctrl+C: the terminal signals the whole group, and we drain first."""
+    """Start a process that ignores Ctrl+C: the terminal signals the whole group, but we drain first."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

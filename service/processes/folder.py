@@ -1,6 +1,6 @@
 """The folder of a running service: the sockets of its workers and their board.
 
-The kernel locks it for as long as its service lives, so that the next one removes what a killed one left.
+The service holds a lock on it while it runs, so that the next service can remove the folders of killed ones.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from service.errors import FrontEndFailed
 
 PREFIX: Final = "rulserve-"
 MOST_BYTES: Final = 103 - len("/worker-99.admin")
-"""Longest path of the folder: a socket's path has at most 103 bytes on macOS, four more on Linux."""
+"""Maximum bytes of the folder's path: a socket's has at most 103 on macOS, four more on Linux."""
 
 
 @contextmanager
 def service_folder() -> Generator[Path]:
-    """Make a folder that only its owner can open; remove it at the end, and those of killed services now.
+    """Make a folder that only its owner can open, and remove it at the end; remove those of killed services.
 
     Raises:
         FrontEndFailed: the path of the temporary folder is too long for sockets.
@@ -62,7 +62,7 @@ def _opened(folder: Path) -> int:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove the folder of a service that does not live; another user's stays."""
+    """Remove the folder of a service that has ended; keep folders of other users."""
     try:
         lock = _opened(folder)
     except OSError:
@@ -71,7 +71,7 @@ def _remove_if_left(folder: Path) -> None:
         if os.fstat(lock).st_uid == os.geteuid():
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:  # its service lives
+    except BlockingIOError:  # its service runs
         pass
     finally:
         os.close(lock)

@@ -1,7 +1,7 @@
-"""Start the front end: Envoy where it can run, else BentoML's own server.
+"""Starts the front end: Envoy if it can run, else BentoML's own server.
 
-Envoy (through pyvoy) serves HTTP and gRPC on one port and hosts the same service; see
-docs/adr/0001. This module must not know what is behind the front end.
+Envoy (through pyvoy) serves HTTP and gRPC on one port (docs/adr/0001). Both host the same service. This
+module must not know what is behind the front end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ BENTOML = "service.processes.bentoml_server"
 
 
 def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
-    """Choose the front end: the configured one, or the best that this machine can run.
+    """Choose the front end: the configured one, or the best one that can run here.
 
-    `obstacle` says why Envoy cannot run, "" if it can; None: find out.
+    `obstacle`: why Envoy cannot run, "" if it can, None to find out.
 
     Raises:
         FrontEndFailed: Envoy is configured and cannot run here.
@@ -69,13 +69,13 @@ def run(settings: Settings) -> int:
         InvalidStoreUrl: the store cannot be addressed.
         ModuleNotFoundError: ONNX Runtime is not installed.
     """
-    if importlib.util.find_spec("onnxruntime") is None:  # else each worker would fail, with a traceback
+    if importlib.util.find_spec("onnxruntime") is None:  # otherwise each worker would fail with a traceback
         raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
     if settings.keys_file:
-        read_keys(Path(settings.keys_file))  # later a bad file is refused, and the service goes on
+        read_keys(Path(settings.keys_file))  # at run time a bad file is only logged
     if settings.store:
         store_url(settings.store_url.get_secret_value())
-    for name in settings.bundle_names():  # else a worker would fail, and Envoy adds lines of its own
+    for name in settings.bundle_names():  # otherwise a worker would fail, with a line of Envoy's
         read_bundle(find_bundle(name), public_key=settings.bundle_public_key)
     front_end = choose(settings)
     check_certificates(settings, front_end)
@@ -93,7 +93,7 @@ def run(settings: Settings) -> int:
 
 
 def _run_uvicorn(settings: Settings) -> int:
-    """Become `bentoml serve`, whose supervisor handles signals and restarts the worker."""
+    """Replace this process by `bentoml serve`, whose supervisor handles signals and restarts."""
     from service.core.bundles import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
 
     with (
@@ -102,7 +102,7 @@ def _run_uvicorn(settings: Settings) -> int:
     ):
         ports = {"port": port, "grpc_port": grpc_port}
     settings = settings.model_copy(update=ports)
-    load_bundles(settings)  # a damaged bundle ends here; BentoML's supervisor would retry it for ever
+    load_bundles(settings)  # stop here at a damaged bundle, which BentoML's supervisor would retry forever
     arguments = ["serve", SERVICE, "--host", settings.host, "--port", str(settings.port)]
     os.environ.update(settings.as_environment())
     os.execv(sys.executable, [sys.executable, "-m", BENTOML, *arguments])  # noqa: S606 our own arguments
@@ -114,7 +114,7 @@ async def _run_envoy(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
 
     def end(number: signal.Signals) -> None:
-        if stop.is_set() or number is signal.SIGINT:  # asked twice, or from a terminal
+        if stop.is_set() or number is signal.SIGINT:  # second signal, or from a terminal
             hurry.set()
         stop.set()
 
@@ -127,7 +127,7 @@ async def _run_envoy(settings: Settings) -> int:
 
 
 def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
-    """Say where the service answers: one line for a person on a terminal, else one log event."""
+    """Print the service's address on a terminal, or else log it."""
     if not sys.stderr.isatty():
         logs.logger().info("service started", url=url, models=models, only_this_machine=is_local)
         return
@@ -139,10 +139,10 @@ def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
 
 @contextmanager
 def _held_port(host: str, port: int) -> Generator[int]:
-    """Hold a port, or any free one for port 0, that only Envoy's processes of this user may listen on.
+    """Reserve a port (0: any free one) for the Envoy processes of this service.
 
-    They share it with every process that asks to share: without the hold, two services that start at once
-    would each get half of the connections.
+    Envoy's processes share their port with any process that sets SO_REUSEPORT: without the reservation, two
+    services that start at once would each get half of the connections.
 
     Raises:
         FrontEndFailed: nothing can listen there.
@@ -159,5 +159,7 @@ def _held_port(host: str, port: int) -> Generator[int]:
                 "--port or, for gRPC beside uvicorn, RUL_GRPC_PORT"
             ) from error
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # not before: two holds would share too
+        held.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEPORT, 1
+        )  # only now: before, two reservations would share the port
         yield held.getsockname()[1]

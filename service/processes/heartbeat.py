@@ -1,7 +1,7 @@
-"""Tell a worker that hangs from one that computes or waits for a core.
+"""Tells a hung worker from one that computes or waits for a core.
 
-A worker replies to heartbeats on its event loop; an empty reply is none. If the loop is silent, the
-kernel's account of its thread decides: a thread that neither runs nor waits for a core is blocked or
+A worker's event loop replies to heartbeats; an empty reply does not count. If the loop is silent, the
+kernel's statistics of its thread decide: a thread that neither runs nor waits for a core is blocked or
 stopped. This module must not know how a worker starts or ends.
 """
 
@@ -16,11 +16,11 @@ from typing import Final
 from service.processes.control import await_reply
 
 BEATS: Final = 4
-"""Heartbeats in a limit; a pause of the supervisor or of the machine costs one of them."""
+"""Heartbeats per time limit; a pause of the supervisor or the machine costs only one of them."""
 PATIENCE: Final = 10
-"""Limits that a silent loop has while it computes, and a start without progress."""
+"""Multiple of the limit for a silent loop that computes, and for a start without progress."""
 BUSY: Final = 0.05
-"""A thread is blocked if it runs or waits for a core for a smaller share of the time."""
+"""A thread is blocked if it runs or waits for a core during a smaller share of the time."""
 
 
 class Heartbeat:
@@ -29,7 +29,7 @@ class Heartbeat:
     Args:
         socket: Its control socket.
         tasks: The kernel's folder of its threads, /proc/PID/task.
-        limit_seconds: Longest silence of a blocked event loop.
+        limit_seconds: Maximum silence of a blocked event loop.
     """
 
     def __init__(self, socket: Path, tasks: Path, *, limit_seconds: float) -> None:
@@ -49,7 +49,7 @@ class Heartbeat:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether a loop that has replied before is silent for the limit, busy or not."""
+        """Return whether a loop that has replied before is silent beyond the limit, busy or not."""
         return self._thread is not None and self._misses >= BEATS
 
     async def beat(self) -> bool:
@@ -80,9 +80,9 @@ class Heartbeat:
         return is_over and not is_busy
 
     def _busy_seconds(self) -> float:
-        """Read how long the loop's thread ran or waited for a core; of all threads before the first reply.
+        """Read how long the loop's thread (all threads before the first reply) ran or waited for a core.
 
-        A system without this account shows every silence as busy.
+        Without these statistics every silence counts as busy.
         """
         accounts = list(self._tasks.glob(f"{self._thread or '*'}/schedstat"))
         total = 0.0 if accounts else monotonic()

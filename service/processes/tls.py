@@ -1,4 +1,4 @@
-"""TLS certificates: checked before the start, and described for Envoy so that it reloads them."""
+"""TLS certificates: checks them before the start, and configures Envoy to reload them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TYPES: Final = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3"
 
 
 def check_certificates(settings: Settings, front_end: FrontEnd) -> None:
-    """Check that the configured certificates can be used.
+    """Check the configured certificates.
 
     Raises:
-        FrontEndFailed: they cannot; the message names the setting.
+        FrontEndFailed: they cannot be used; the message names the setting.
     """
     cert, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
     if not (cert or key or client_ca):
@@ -59,8 +59,8 @@ def _check_readable(name: str, path: str) -> None:
 def use_tls(config: dict[str, Any], settings: Settings, *, folder: Path) -> dict[str, Any]:
     """Return Envoy's configuration with TLS on its listener, if certificates are configured.
 
-    Secrets come from files in `folder` that name the certificates: only then Envoy reloads a certificate, as
-    soon as a file is renamed into its folder.
+    Secrets come from files in `folder` that name the certificates: only then does Envoy reload a certificate,
+    when a file is renamed into its folder.
     """
     if not settings.tls_cert:
         return config

@@ -1,8 +1,8 @@
 """Tuning of a serving process: memory allocator, scheduling policy, open files and interpreter.
 
-Envoy is linked with TCMalloc, which serves `malloc` for every library in the process, Python and ONNX
-Runtime included; glibc's arena settings (`MALLOC_ARENA_MAX`) have no effect there. TCMalloc caches free
-memory per processor if glibc leaves restartable sequences (rseq) to it, and else per thread.
+Envoy is linked with TCMalloc, which serves `malloc` for every library in the process, including Python and
+ONNX Runtime; glibc's arena settings (`MALLOC_ARENA_MAX`) have no effect. TCMalloc caches free memory per
+processor if glibc leaves restartable sequences (rseq) to it, otherwise per thread.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ TUNABLES: Final = "GLIBC_TUNABLES"
 SEQUENCES: Final = "glibc.pthread.rseq"
 """0 leaves restartable sequences to the allocator; a glibc without the tunable ignores it."""
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
-"""NumPy's BLAS starts a thread for each core of the machine, in every worker, unless this says how many."""
+"""Number of BLAS threads; by default NumPy starts one per core of the machine in every worker."""
 CACHE_BYTES: Final = 4 << 20
-"""Free memory in the caches of all processors together."""
+"""Maximum free memory in the caches of all processors together."""
 MIN_CACHE_BYTES: Final = 128 << 10
 MAX_CACHE_BYTES: Final = 3 << 19
 """Limits of one processor's cache; the upper one is TCMalloc's default."""
 RELEASE_BYTES: Final = 32 << 20
 RELEASE_SECONDS: Final = 1
-"""TCMalloc returns this much free memory to the system, this often."""
+"""How much free memory TCMalloc returns to the system, and how often."""
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_THP_DISABLE: Final = 41
-"""Numbers of options in Linux' prctl."""
+"""Option numbers of Linux's prctl."""
 
 RESERVED: Final = 96
-"""Descriptors of a worker beside its connections: files, sockets and pipes of its own."""
+"""Descriptors of a worker beside its connections: files, sockets and pipes."""
 LEAST: Final = 16
-"""With room for fewer connections the service does not start."""
+"""The service does not start with room for fewer connections."""
 FEW: Final = 1000
-"""Fewer connections are worth a warning."""
+"""Fewer connections cause a warning."""
 
 COLLECT_AFTER_OBJECTS: Final = 20_000
 SWITCH_SECONDS: Final = 0.0005
-"""How long the event loop keeps the GIL while an inference thread waits for it. Python's default, 5 ms, is
-the time of a batch: a core would idle while the loop parses requests. Where batches run on the loop itself,
-the default is quicker by 5 %: the thread that hands requests over interrupts the loop less often."""
+"""Seconds that the event loop keeps the GIL while an inference thread waits for it. With Python's default of
+5 ms, as long as a batch, a core would idle while the loop parses requests. If batches run on the loop itself,
+the default is 5 % faster, because Envoy's thread interrupts the loop less often."""
 
 
 def library_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for a worker's libraries: free memory is cached per processor, BLAS has one thread.
+    """Return variables for a worker's libraries: memory cached per processor, one BLAS thread.
 
-    Variables that the operator has set stay as they are.
+    Variables set by the operator are not changed.
     """
     tunables = environment.get(TUNABLES, "")
     if SEQUENCES not in tunables:
@@ -80,7 +80,7 @@ def schedule_as_batch() -> bool:
     with cold caches and batches leave half full.
 
     Returns:
-        False where the system has no such policy or does not allow it.
+        False if the system has no such policy or does not allow it.
     """
     if not hasattr(os, "SCHED_BATCH"):
         return False
@@ -106,17 +106,17 @@ def disable_huge_pages() -> None:
 
 
 def _set_option(option: int, value: int) -> None:
-    """Set an option of this process, where the system has `prctl`."""
+    """Set an option of this process if the system has `prctl`."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(option, value, 0, 0, 0)
 
 
 def settle_interpreter(*, inference_threads: bool) -> None:
-    """Freeze the objects of start-up, collect garbage less often and, for inference threads, switch sooner.
+    """Freeze start-up objects, collect garbage less often and, for inference threads, switch sooner.
 
-    Objects of a request are freed by reference counting. With Python's default threshold the collector took
-    a tenth of the event loop's time and found nothing.
+    Reference counting frees the objects of requests. With Python's default threshold the collector took a
+    tenth of the event loop's time and found nothing.
     """
     gc.collect()
     gc.freeze()
@@ -126,7 +126,7 @@ def settle_interpreter(*, inference_threads: bool) -> None:
 
 
 def prepare_descriptors(settings: Settings) -> None:
-    """Raise the limit of open files as far as allowed, and warn where it stays small.
+    """Raise the limit of open files as far as allowed, and warn if it stays small.
 
     Raises:
         FrontEndFailed: the limit is too small for a worker.
@@ -148,7 +148,7 @@ def prepare_descriptors(settings: Settings) -> None:
 
 
 def most_connections(wanted: int) -> int:
-    """Return how many connections a worker may hold: the wanted ones, or as many as it can open files."""
+    """Return how many connections a worker may hold: the configured number, or what open files allow."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

@@ -1,10 +1,9 @@
-"""Supervise several Envoy processes that answer on one port as one service.
+"""Supervises the Envoy processes that form one service on one port.
 
-The kernel distributes connections among the processes that listen on a port. The first worker starts
-alone, so that an error is reported once; the others start when it is ready, and listen when they are
-ready themselves. A worker that stops is restarted, and one that hangs is killed first. `control` has the
-commands to a worker. `changes` changes the models of all workers, or of none. This module must not know
-what is behind Envoy.
+The kernel distributes connections among the processes that listen on a port. The first worker starts alone,
+so that an error is reported once; the others start when it is ready and listen once they are ready themselves.
+A worker that stops is restarted; one that hangs is killed first. `control` has the commands to a worker.
+`changes` changes the models of all workers, or of none. This module must not know what is behind Envoy.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ if TYPE_CHECKING:
 
 APPLICATION: Final = "service.envoy:application"
 ENVOY_IDLE_SECONDS: Final = 300
-"""Envoy's default limit of silence on a request or a stream."""
+"""Envoy's default limit of silence on a request or a stream, in seconds."""
 TELL_SECONDS: Final = 1
 RESTART_SECONDS: Final = (0.1, 1.0, 2.0, 5.0, 10.0)
-"""Pauses before a stopped worker restarts: each is longer, until the worker has started."""
+"""Pauses before restarts of a worker, in seconds: longer after each failed start."""
 
 
 class Workers:
-    """The workers of one service, from the first one's start to the last one's end.
+    """The workers of one service, from the first start to the last end.
 
     The empty `folder` is for their sockets and their board; all listen on `port`. `ready` is called when the
-    first worker is ready, with the models' providers and the service's URL.
+    first worker is ready, with the providers by model and the service's URL.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Workers:
         self._stopping = False
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Serve until `stop` is set, then leave, unless `hurry` is set, and drain.
+        """Serve until `stop` is set; then withdraw readiness, unless `hurry` is set, and drain.
 
         Raises:
             FrontEndFailed: the first worker did not start, or no worker is left.
@@ -121,7 +120,7 @@ class Workers:
         """Start a worker, and restart it whenever it stops.
 
         Raises:
-            FrontEndFailed: no other worker answers, and restarts fail one after the other.
+            FrontEndFailed: no other worker answers, and several restarts in a row fail.
         """
         failures = 0
         while True:
@@ -157,8 +156,8 @@ class Workers:
             supervisor=self._supervisor,
             serving=self._changes.serving,
         )
-        # Beside other workers one thread: a second one would wait for the GIL. Alone, one a usable core:
-        # Envoy would count the cores of the machine, of which a container may have fewer.
+        # Beside other workers one thread: a second one would wait for the GIL. Alone, one per usable core:
+        # Envoy would count the cores of the machine, although a container may have fewer.
         threads = ["--concurrency", str(usable_cores() if self._count == 1 else 1)]
         server = EnvoyServer(
             APPLICATION,
@@ -190,7 +189,7 @@ class Workers:
         return limit_caches(config, processors=os.cpu_count() or 1)
 
     async def _leave(self, hurry: asyncio.Event) -> None:
-        """Tell load balancers and clients to go elsewhere, while requests are still answered."""
+        """Withdraw readiness and ask clients to reconnect, while requests are still answered."""
         await asyncio.gather(*(self._tell_to_leave(worker) for worker in self._servers))
         ended = asyncio.gather(*(server.wait() for server in self._servers.values()))
         hurried = asyncio.ensure_future(hurry.wait())
@@ -199,7 +198,7 @@ class Workers:
         hurried.cancel()
 
     async def _tell_to_leave(self, worker: int) -> None:
-        with suppress(OSError, EOFError, TimeoutError):  # it has ended, has not begun, or hangs
+        with suppress(OSError, EOFError, TimeoutError):  # it has ended, has not started, or hangs
             async with asyncio.timeout(TELL_SECONDS):
                 await send(self._socket(worker), "leave")
                 await self._servers[worker].close_connections()
@@ -224,7 +223,7 @@ class Workers:
                 await send(self._socket(worker), "drain")
                 await self._servers[worker].flush()
         except (OSError, EOFError, TimeoutError) as error:
-            # A signal to the whole process group stops Envoy too: then nothing is left to drain.
+            # A signal to the whole process group also stops Envoy: then nothing is left to drain.
             exited = asyncio.ensure_future(self._servers[worker].wait())
             await asyncio.wait({exited}, timeout=seconds)
             if not exited.done():

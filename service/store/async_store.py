@@ -1,7 +1,7 @@
-"""The store for the event loop: predictions and readings go in, and the loop never blocks.
+"""The store for the event loop, which it never blocks.
 
-One thread writes predictions, one appends readings, two ask. This module must not know HTTP, and loads no
-database library itself: the writing thread does.
+One thread writes predictions, one appends readings, two run queries. This module must not know HTTP; it loads
+no database library, which the writing thread does.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ if TYPE_CHECKING:
 
 DAY_SECONDS: Final = 86_400
 PURGE_SECONDS: Final = 3600.0
-"""Time between two purges."""
+"""Seconds between purges."""
 THREADS: Final = 2
 MOST_QUESTIONS: Final = 64
-"""Questions at a time; behind a slow database more would only wait for their deadline."""
+"""Maximum concurrent queries; if the database is slow, more would only wait for their deadline."""
 PATIENCE_SECONDS: Final = 2.0
-"""How long a question waits for the first connection, and for the rows before it."""
+"""Maximum seconds that a query waits for the first connection and for rows offered before it."""
 
 KNOWN: Final = "reading or prediction"
 LOOK_SECONDS: Final = 0.02
-"""Pause between two looks at what other workers have written."""
+"""Seconds between checks of what other workers have written."""
 
 T = TypeVar("T")
 
 
 class AsyncStore:
-    """Questions on what the recorder of predictions wrote, and readings.
+    """Queries about stored predictions and readings.
 
-    Questions raise NoStore, StoreUnavailable, Overloaded or DeadlineExceeded if the store cannot answer.
+    They raise NoStore, StoreUnavailable, Overloaded or DeadlineExceeded if the store cannot answer.
 
     Args:
         recorder: Writes predictions, and opens the database; None: nothing is stored.
-        versions: Those to register with the database: the loaded models, more by `add_model`. The observer
-            counts only their predictions.
-        progress: Rows that each worker of this machine has offered, and settled of those: written or dropped.
-            None: other machines write too, of which nothing is known.
-        lag_seconds: Time for another worker to write what it was offered.
+        versions: Model versions to register: the loaded models; `add_model` adds more. The observer counts
+            only their predictions.
+        progress: Rows that each worker of this machine has offered, and rows that are settled: written or
+            dropped. None: other machines write too, whose progress is unknown.
+        lag_seconds: Time in which another worker writes offered rows.
         retention_days: Age at which predictions, units, outcomes and readings are deleted.
-        timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
+        timeout_seconds: Time limit of a query; then DeadlineExceeded.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class AsyncStore:
         self._ingest: Final = Ingest(self._readings, observer.ingested)
 
     def add_model(self, version: ModelVersion) -> None:
-        """Store predictions of a model, in the place of an older version."""
+        """Store predictions of a model, in place of an older version."""
         self.add_version(version)
         self._loaded[version.model] = version.version
 
     def add_version(self, version: ModelVersion) -> None:
-        """Store predictions of a version beside another that serves."""
+        """Store predictions of a version beside the serving one."""
         if version not in self._versions:
             self._versions.append(version)
 
     def remove_model(self, name: str) -> None:
-        """Count no outcomes of a model any more."""
+        """Stop counting outcomes of a model."""
         self._loaded.pop(name, None)
 
     def start(self) -> None:
@@ -120,20 +120,20 @@ class AsyncStore:
             self.recorder.start()
 
     async def close(self, seconds: float) -> None:
-        """Write the waiting predictions, for so long at most; answer no more questions."""
+        """Write the waiting predictions within this time; answer no more queries."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._ingest.close()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close, seconds)
 
     async def ask(self, question: Callable[[Store], T]) -> T:
-        """Ask what was stored until now, on a thread."""
+        """Run a query on a thread, after the rows offered so far are written."""
         recorder = self._check_on()
         if self._asking >= MOST_QUESTIONS:
             raise Overloaded(f"{self._asking} queries wait for the store, its maximum; try again later")
 
         def ask() -> T:
-            # An answer of this process is visible to the next question.
+            # An answer of this process is visible to the next query.
             store = recorder.flush(PATIENCE_SECONDS)
             if store is None:
                 raise StoreUnavailable(recorder.trouble)
@@ -157,12 +157,12 @@ class AsyncStore:
         before: int | None,
         predicted: bool = False,
     ) -> History:
-        """Read a page of a unit's history, readings by these columns; see `Store.history`.
+        """Read a page of a unit's history, with readings in these columns; see `Store.history`.
 
-        Readings are stored before their prediction: `predicted` waits for that of another worker too.
+        Readings are stored before their prediction: with `predicted`, also wait for other workers' rows.
 
         Raises:
-            UnknownUnit: nothing is stored of the unit, or with `predicted` no prediction.
+            UnknownUnit: nothing of the unit is stored or, with `predicted`, no prediction.
         """
 
         def known(store: Store) -> History | None:
@@ -187,7 +187,7 @@ class AsyncStore:
         return deleted
 
     async def rename(self, key: UnitKey, to: str) -> None:
-        """Rename a unit with all that is stored of it.
+        """Rename a unit with all of its rows.
 
         Raises:
             UnknownUnit: nothing is stored of it.
@@ -202,14 +202,14 @@ class AsyncStore:
             raise UnitConflict(detail, [Problem("/to", "conflict", detail)])
 
     async def append(self, request: Append) -> Appended:
-        """Commit readings and return the unit's newest ones; see `Ingest.append`."""
+        """Commit readings and return the unit's newest ones; see `Ingest`."""
         self._check_on()
         return await self._ingest.append(request)
 
     async def newest(
         self, key: UnitKey, columns: tuple[str, ...], *, most: int, until: int | None
     ) -> Stretch:
-        """Read a unit's last readings, or those that end at a cycle; see `Readings.newest`.
+        """Read a unit's last readings, or the last ones up to a cycle; see `Readings.newest`.
 
         Raises:
             UnknownUnit: there is none, or none of this cycle.
@@ -221,7 +221,7 @@ class AsyncStore:
         return found
 
     async def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt:
-        """Store an outcome; the same one again changes nothing.
+        """Store an outcome; a repeated one changes nothing.
 
         Raises:
             UnknownUnit: nothing is stored of it.
@@ -253,7 +253,7 @@ class AsyncStore:
             self._purge_at = monotonic() + PURGE_SECONDS
 
     async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:
-        """Ask again when other workers have written what they had: the unit may be in it."""
+        """If a unit is unknown, query again after other workers have written their rows."""
         offered = self._offered()
         found = await self.ask(question)
         if found is not None or not self._unwritten(offered):
@@ -262,18 +262,18 @@ class AsyncStore:
         return await self.ask(question)
 
     def _offered(self) -> FloatArray | None:
-        """Count the rows that each worker has offered."""
+        """Return how many rows each worker has offered."""
         return None if self._progress is None else self._progress.each_living()[:, 0]
 
     async def _catch_up(self, offered: FloatArray | None) -> None:
-        """Wait until the workers have written these rows, for a bounded time."""
+        """Wait, for a bounded time, until the workers have written these rows."""
         give_up_at = monotonic() + self._lag_seconds
         # Other processes write: there is no event.
         while self._unwritten(offered) and (left := give_up_at - monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left, LOOK_SECONDS))
 
     def _unwritten(self, offered: FloatArray | None) -> bool:
-        """Return whether some of the rows that were offered before may not be written yet."""
+        """Return whether some of the rows offered before may not be written yet."""
         return (
             self._progress is None
             or offered is None

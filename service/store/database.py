@@ -1,6 +1,6 @@
 """Connections to SQLite or PostgreSQL, transactions, and tables at the current revision.
 
-Calls block: threads make them, the event loop does not. This module must not know units or outcomes.
+Calls block, so only threads may make them. This module must not know units or outcomes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from service.store.rows import NO_ANSWER
 from service.store.schema import HEAD, METADATA, REVISION
 
 BUSY_SECONDS: Final = 10
-"""How long a SQLite statement waits for the lock of another process."""
+"""Maximum seconds that a SQLite statement waits for the lock of another process."""
 LOCKED_SECONDS: Final = 0.001
-"""Pause between two tries to take SQLite's lock."""
+"""Seconds between attempts to take SQLite's lock."""
 LOCK: Final = 7_281_930_225
-"""Key of an advisory lock in PostgreSQL; any number that no other program uses."""
+"""Key of an advisory lock in PostgreSQL: any number that no other program uses."""
 NAME_LOCKS: Final = 1024
-"""Advisory locks that names share, after `LOCK`: a server has memory for some 6,400 in all."""
+"""Number of advisory locks, after `LOCK`, that names share: a server has memory for some 6,400."""
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
 WRITES: Final = "rul_writes"
 READ_ONLY: Final = "25006"
-"""PostgreSQL's code for a write that a standby, or a server whose disk is full, refuses."""
+"""PostgreSQL's code for a write refused by a standby or a server with a full disk."""
 UNREADABLE: Final = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
 
@@ -57,17 +57,17 @@ class Database:
         self._engine.dispose()
 
     def check(self) -> None:
-        """Check that SQLite's file is still the one that was opened: rows in a removed file are lost.
+        """Check that SQLite's file is still the opened one: rows in a removed file would be lost.
 
         Raises:
-            StoreUnavailable: the file was removed or replaced; a store that is opened anew makes or takes it.
+            StoreUnavailable: the file was removed or replaced; reopen the store.
         """
         if self._file is not None and self._file != _file_of(self._engine):
             raise StoreUnavailable("the file of the store was removed or replaced while it was open")
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
-        """Open a transaction that only reads, and sees one state of the database.
+        """Open a read-only transaction that sees one state of the database.
 
         Raises:
             StoreUnavailable: the database does not answer.
@@ -92,20 +92,20 @@ class Database:
 
     @contextmanager
     def locked(self) -> Generator[Connection]:
-        """Open a writing transaction that excludes other `locked` ones; SQLite writers always do."""
+        """Open a writing transaction that excludes other `locked` ones, as SQLite writers always do."""
         with self.writing() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
             yield connection
 
     def analyze(self) -> None:
-        """Renew the statistics by which PostgreSQL plans its joins; autovacuum may be late or off."""
+        """Update PostgreSQL's planner statistics; autovacuum may be late or off."""
         if self.dialect.name == "postgresql":
             with self.writing() as connection:
                 connection.execute(text(f"ANALYZE (SKIP_LOCKED) {', '.join(METADATA.tables)}"))
 
     def upgrade(self) -> None:
-        """Create or migrate the tables, in one transaction; processes that start together take turns."""
+        """Create or migrate the tables in one transaction; concurrent starts take turns."""
         with self.reading() as connection:
             self._file = _file_of(self._engine)
             if revision(connection) == HEAD:
@@ -119,10 +119,10 @@ class Database:
 
 
 def take_turns(connection: Connection, names: Iterable[str]) -> None:
-    """Wait for other transactions that took a turn for one of these names; SQLite writers always do."""
+    """Wait for other transactions on one of these names; SQLite writers always take turns."""
     if connection.dialect.name != "postgresql":
         return
-    # Sorted: transactions that lock crosswise would deadlock.
+    # Sorted, because transactions that lock in different orders would deadlock.
     keys = sorted({LOCK + 1 + crc32(name.encode()) % NAME_LOCKS for name in names})
     lock = text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key")
     connection.execute(lock, {"keys": keys})
@@ -142,10 +142,10 @@ def create_tables(connection: Connection) -> None:
 
 
 def migrate(connection: Connection, *, to: str = "head") -> None:
-    """Run the migrations that are due, in the transaction of this connection.
+    """Run the pending migrations in the transaction of this connection.
 
     Raises:
-        StoreUnavailable: no migration leads from the revision of the tables.
+        StoreUnavailable: the tables have an unknown revision.
     """
     from alembic import command, config  # noqa: PLC0415 8 MB and 0.2 s that only a migration needs
     from alembic.util import CommandError  # noqa: PLC0415 likewise
@@ -180,13 +180,13 @@ def _unavailable() -> Generator[None]:
 
 
 def _sqlite_code(error: Exception) -> int:
-    """Return the primary code of SQLite's error: the low byte of the extended one."""
+    """Return the primary code of a SQLite error: the low byte of its extended code."""
     code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
     return code & 0xFF
 
 
 def _file_of(engine: Engine) -> tuple[int, int] | None:
-    """Return device and inode of SQLite's file; None without a file."""
+    """Return device and inode of SQLite's file; None if there is no file."""
     path = engine.url.database if engine.dialect.name == "sqlite" else None
     try:
         found = None if path is None else Path(path).stat()
@@ -196,7 +196,7 @@ def _file_of(engine: Engine) -> tuple[int, int] | None:
 
 
 def engine_of(url: str) -> Engine:
-    """Make an engine with the settings that the store needs; connects to nothing yet."""
+    """Make an engine with the store's options; it does not connect yet."""
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
         return _sqlite(url, Path(address.database or ""))
@@ -205,7 +205,7 @@ def engine_of(url: str) -> Engine:
         hide_parameters=True,  # errors are logged, and readings stay out of logs
         paramstyle="format",
         pool_size=4,
-        pool_pre_ping=True,  # a restarted server costs one question, not an answer
+        pool_pre_ping=True,  # after a server restart the next query reconnects
         connect_args={
             "connect_timeout": 5,
             "tcp_user_timeout": 10_000,
@@ -218,7 +218,7 @@ def engine_of(url: str) -> Engine:
 
 
 def _leave_read_only(context: ExceptionContext) -> None:
-    """Drop all connections to a server that takes no writes: sessions stay read-only, new ones may not be."""
+    """Drop all connections to a read-only server: sessions stay read-only, new ones may not be."""
     if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
         context.is_disconnect = True
 
@@ -230,24 +230,24 @@ def _sqlite(url: str, path: Path) -> Engine:
     def before_connect(*_args: Any) -> None:  # noqa: ANN401 SQLAlchemy's own
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
-            path.touch(mode=0o600)  # the log beside it gets the same
+            path.touch(mode=0o600)  # SQLite gives its log the same mode
 
     def on_connect(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 SQLAlchemy's own
         connection.isolation_level = None  # `on_begin` begins transactions
         connection.create_function("lower", 1, _lower, deterministic=True)
-        # Readers work beside a writer; SQLite ignores its timeout here.
+        # WAL lets readers work beside a writer; SQLite ignores its timeout here.
         _insist(lambda: connection.execute("PRAGMA journal_mode=WAL"))
-        connection.execute("PRAGMA synchronous=FULL")  # a committed row is on the disk
-        connection.execute("PRAGMA wal_autocheckpoint=4000")  # a page with many changes is moved once
+        connection.execute("PRAGMA synchronous=FULL")  # a committed row is on disk
+        connection.execute("PRAGMA wal_autocheckpoint=4000")  # a page that changes often is checkpointed once
 
     def on_begin(connection: Connection) -> None:
         if not connection.get_execution_options().get(WRITES):
             connection.exec_driver_sql("BEGIN")
             return
-        # SQLite itself would look again after up to 100 ms, while readings wait to be acknowledged.
+        # SQLite itself would retry after up to 100 ms, while readings wait to be acknowledged.
         connection.exec_driver_sql("PRAGMA busy_timeout=0")
         try:
-            # Not BEGIN alone: a reader that starts to write fails if another process wrote in between.
+            # Not plain BEGIN: a reader that starts to write fails if another process wrote in between.
             _insist(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout={1000 * BUSY_SECONDS:.0f}")
@@ -259,12 +259,12 @@ def _sqlite(url: str, path: Path) -> Engine:
 
 
 def _lower(text: str | None) -> str | None:
-    """Lower a text of any alphabet; SQLite's own function knows A to Z alone."""
+    """Lower-case a text of any alphabet; SQLite's own function knows only A to Z."""
     return None if text is None else text.lower()
 
 
 def _insist(run: Callable[[], object]) -> None:
-    """Try again while another connection holds the lock, for `BUSY_SECONDS`."""
+    """Retry while another connection holds the lock, for `BUSY_SECONDS`."""
     give_up_at = monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Short explanations of stored predictions: a few cycles and sensors, as JSON of a bounded size."""
+"""Short explanations of stored predictions: a few cycles and sensors as JSON of bounded size."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from msgspec import UNSET, UnsetType
 from service.core.queries import Trust
 
 MOST: Final = 3
-"""Cycles and sensors of a brief: nobody reads more, and each stored prediction would hold them."""
+"""Maximum cycles and sensors: each stored prediction holds them."""
 DECIMALS: Final = 4
-"""Of the shares and cycles of an explanation, and of failure probabilities."""
+"""Decimals of shares, contributions and failure probabilities."""
 MOST_BYTES: Final = 400
-"""Most bytes of a stored explanation; sensors with long names are left out."""
+"""Maximum bytes of a stored explanation; sensors with long names are left out."""
 
 
 class StoredExplanation(msgspec.Struct, frozen=True):
-    """Grounds of a stored prediction, the most first.
+    """Short explanation of a stored prediction, largest values first.
 
-    `evidence`: shares of the most evident cycles. `sensor_contributions`: cycles of RUL of the sensors that
-    weigh most. `trust`: as the answer had it.
+    `evidence`: shares of the most evident cycles. `sensor_contributions`: cycles of RUL of the leading
+    sensors. `trust`: that of the answer.
     """
 
     evidence: dict[int, float]
@@ -30,8 +30,8 @@ class StoredExplanation(msgspec.Struct, frozen=True):
 
 
 Brief = tuple[list[int], list[float], list[int], list[float]]
-"""Grounds of an answer, the strongest first: places of cycles in the window and their shares of the evidence;
-places of sensors among the columns and their signed cycles of RUL."""
+"""Short explanation of an answer, largest first: indices of cycles in the window with their shares of the
+evidence; indices of sensors among the columns with their signed cycles of RUL."""
 
 
 class Grounds(NamedTuple):
@@ -58,5 +58,5 @@ def explanation_text(grounds: Grounds) -> str:
 
 
 def read_explanation(text: str | None) -> StoredExplanation | UnsetType:
-    """Read a stored explanation; unset where the prediction has none."""
+    """Read a stored explanation; UNSET if the prediction has none."""
     return UNSET if text is None else msgspec.json.decode(text, type=StoredExplanation)

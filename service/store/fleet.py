@@ -1,4 +1,4 @@
-"""The fleet by urgency: the latest prediction of each running unit, and figures of all of them."""
+"""The fleet by urgency: the latest prediction of each running unit, and a summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.store.rows import FleetFilter, FleetRow, Place, Summary
 from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNITS, VERSIONS, same_unit
 
 RECENT: Final = 30
-"""Predictions from which the trend of a unit is taken."""
+"""Number of predictions from which a unit's trend is computed."""
 _ENDS: Final = UNITS.outerjoin(OUTCOMES, same_unit(OUTCOMES, UNITS))
 _ORDER: Final = (UNITS.c.lower, UNITS.c.model, UNITS.c.unit)
 _LAST_READING: Final = (
@@ -44,7 +44,7 @@ _JSON: Final = {
     "sqlite": ("json_array", "json_group_array", "json_each"),
     "postgresql": ("json_build_array", "json_agg", "json_each_text"),
 }
-"""Functions of a dialect that make an array of values, an array of rows, and rows of an object."""
+"""JSON functions of a dialect: array of values, array of rows, rows of an object."""
 
 
 def read_fleet(
@@ -71,7 +71,7 @@ def read_fleet(
 
 
 def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
-    """Count the chosen units by state, and expect how many running ones fail within each horizon."""
+    """Count the chosen units by state, and compute how many running ones are expected to fail."""
     where = _conditions(chosen)
     counts = (
         select(UNITS.c.health_state, func.count())
@@ -86,7 +86,7 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     each = getattr(func, _JSON[name][2])(given).table_valued("key", "value", joins_implicitly=True)
     expected = func.sum(cast(each.c.value, Double))
     sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each)
-    # An ended unit fails no more. Readings unlike the training data say nothing about when a unit fails.
+    # Ended units cannot fail. Readings unlike the training data say nothing about when a unit fails.
     sums = sums.where(OUTCOMES.c.kind.is_(None), UNITS.c.health_state.in_(HEALTH_STATES))
     fails: dict[str, dict[str, float]] = {}
     for model, horizon, units in connection.execute(sums.where(*where).group_by(UNITS.c.model, each.c.key)):
@@ -107,7 +107,7 @@ def _conditions(chosen: FleetFilter) -> list[ColumnElement[bool]]:
 def _in_state(state: str | None) -> ColumnElement[bool]:
     if state in list(OutcomeKind):
         return OUTCOMES.c.kind == state
-    # An ended unit stays out, whatever is predicted later.
+    # Ended units stay out even if they get later predictions.
     running = OUTCOMES.c.kind.is_(None)
     if state is None:
         return running

@@ -1,9 +1,9 @@
-"""Group commit: requests with readings that wait together share a transaction, on a thread of their own.
+"""Group commit: waiting requests with readings share a transaction, on a separate thread.
 
     append (event loop) -> waiting requests -> one thread, one transaction -> each its result
 
-A result is there after the commit. While a transaction is written, the next one's requests gather: the
-busier the service, the fewer commits a reading costs.
+A result follows the commit. While a transaction is written, requests gather for the next one: the busier the
+service, the fewer commits per reading.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from service.store.readings import Readings
 
 MOST_WAITING: Final = 2000
-"""Requests that wait; behind a slow database more would only wait for their deadline."""
+"""Maximum waiting requests; if the database is slow, more would only wait for their deadline."""
 GROUP_READINGS: Final = 1000
-"""Readings from which a transaction is full: other processes wait for it."""
+"""Maximum readings in a transaction, for which other processes wait."""
 
 Result = Appended | Exception
 
@@ -63,7 +63,7 @@ class Ingest:
         return await result
 
     def close(self) -> None:
-        """Take no more readings."""
+        """Stop the thread."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _write_all(self) -> None:
@@ -89,7 +89,7 @@ class Ingest:
         readings = 0
         while self._waiting and readings < GROUP_READINGS:
             request, caller = self._waiting.popleft()
-            if not caller.done():  # it may have left
+            if not caller.done():  # it may be cancelled
                 group.append((request, caller))
                 readings += len(request.given.cycles)
         return group

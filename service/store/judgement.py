@@ -1,7 +1,7 @@
-"""Outcomes of units, and what they say about predictions.
+"""Judges predictions by the outcomes of units.
 
-Pure functions over arrays, one element a prediction. Truth and prediction are compared as reported, both
-capped, with the definitions that evaluate a bundle. This module must not know the database or HTTP.
+Pure functions over arrays with one element per prediction. Truth and prediction are both capped and compared
+by the same definitions as in the evaluation of a bundle. This module must not know the database or HTTP.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from model.evaluation import has_nasa_score, nasa_score, root_mean_square_error
 class OutcomeKind(StrEnum):
     """How a unit's life ended.
 
-    `failed`: its last cycle is the failure. `removed`: it left service while it still ran, so its RUL is
-    only known to be no less than the cycles it ran (a censored life).
+    `failed`: its last cycle is the failure. `removed`: it was taken out of service while it still ran, so
+    only a lower bound of its life is known (censored).
     """
 
     FAILED = "failed"
@@ -40,7 +40,7 @@ class Outcome:
     tenant: str = ""
 
     def differences(self, other: Outcome) -> list[str]:
-        """Name what differs: kind, cycle or time; a missing time differs from none."""
+        """Name what differs: kind, cycle or time; a missing time never differs."""
         times = {self.happened_at, other.happened_at} - {None}
         differs = {
             "kind": self.kind != other.kind,
@@ -69,9 +69,9 @@ class Judgement:
 
     Attributes:
         truth: RUL, capped; for a removed unit its lower bound.
-        error: Predicted less true, so above 0 is late; NaN for a removed unit.
-        held: Whether the interval agrees with the outcome: it holds the truth or, for a removed unit,
-            reaches at least the lower bound.
+        error: Predicted minus true, so above 0 is late; NaN for a removed unit.
+        held: Whether the interval agrees with the outcome: it holds the truth or, for a removed unit, its
+            upper bound is at least `truth`.
         width: Width of the interval.
         is_scored: Whether NASA's score applies to the model's cap.
     """
@@ -97,13 +97,13 @@ class Judgement:
 
     @property
     def contradicted(self) -> BoolArray:
-        """Return whether a removed unit had outlived the interval: a certain miss."""
+        """Return whether a removed unit outlived the interval: a certain miss."""
         return ~(self.failed | self.held)
 
 
 @dataclass(frozen=True, slots=True)
 class VersionJudgement:
-    """Predictions of one model version that an outcome judged for the first time."""
+    """Predictions of one model version that an outcome judges for the first time."""
 
     model: str
     version: str
@@ -112,7 +112,7 @@ class VersionJudgement:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What the store did with an outcome, the outcome it has now, and the new judgements to count."""
+    """The effect of a report, the stored outcome, and the new judgements to count."""
 
     result: OutcomeResult
     outcome: Outcome
@@ -125,7 +125,7 @@ def judge(
     """Compare predictions with the outcomes of their units.
 
     Args:
-        rows: Last cycle, RUL, lower and upper of each prediction; an upper end at the cap means "at least".
+        rows: Last cycle, RUL, lower and upper of each prediction; an upper bound at the cap means "at least".
         failed: Whether the unit failed; False: it was removed.
         outcome_cycle: Cycle of the outcome, at or after the last cycle.
         cap: Cap of the model.
@@ -150,15 +150,15 @@ def judge_unit(rows: Sequence[Sequence[float]], outcome: Outcome, *, cap: float)
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Figures of judged predictions, in cycles; None where nothing tells them.
+    """Figures of judged predictions, in cycles; None if unknown.
 
     Attributes:
-        predictions: Judged predictions; the mean width is of all of them.
-        with_error: Those of units that failed; errors and coverage are of these.
-        covered: Those whose interval held the truth.
-        contradicted: Predictions whose interval a removed unit outlived.
-        bias: Mean of predicted less true; above 0 is late.
-        nasa_score: Mean for each prediction; None for models with a cap above 150 cycles.
+        predictions: Number of judged predictions; the mean width covers all of them.
+        with_error: Number of predictions of failed units; errors and coverage cover these.
+        covered: How many of these have an interval that held the truth.
+        contradicted: Number of predictions whose interval a removed unit outlived.
+        bias: Mean of predicted minus true; above 0 is late.
+        nasa_score: Mean per prediction; None for models with a cap above 150 cycles.
     """
 
     predictions: int

@@ -1,7 +1,7 @@
 """Readings of units in the database: appended once, never changed, read as windows and pages.
 
-Requests that are appended together share a transaction and stand for themselves in it: one that conflicts
-stores nothing and disturbs no other. Calls block; this module must not know models or protocols.
+Requests that are appended together share a transaction but are independent: one that conflicts stores nothing
+and does not affect the others. Calls block; this module must not know models or protocols.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.store.schema import COLUMN_LISTS, READING_KEY, READINGS
 
 FLOAT32: Final = np.dtype("<f4")
 PURGE_ROWS: Final = 5000
-"""Rows that one transaction of a purge reads: other writers get a turn in between."""
+"""Rows per transaction of a purge: other writers get a turn in between."""
 
 Stored = tuple[int, bytes]
 """Column list and values of a reading."""
@@ -58,7 +58,7 @@ _TRIM: Final = delete(READINGS).where(*_KEY, READINGS.c.cycle <= _KEPT_SINCE).re
 
 
 class Readings:
-    """Readings of all units in one database; at most `most` newest cycles of each are kept."""
+    """Readings of all units in one database; keeps at most the `most` newest cycles of each."""
 
     def __init__(self, database: Database, *, most: int = READINGS_PER_UNIT) -> None:
         self._database: Final = database
@@ -67,7 +67,7 @@ class Readings:
         self._names: Final[dict[int, tuple[str, ...]]] = {}
 
     def append(self, requests: Sequence[Append], *, at: float) -> list[Appended | ServiceError]:
-        """Commit the readings of all requests together; each has its own result.
+        """Commit the readings of all requests together; return a result for each.
 
         Raises:
             StoreUnavailable: the database does not answer; nothing is stored.
@@ -87,7 +87,7 @@ class Readings:
             return self._stretch(connection, rows, columns)
 
     def purge(self, before: float) -> None:
-        """Delete readings that were received before this time, in parts: other writers get a turn."""
+        """Delete readings received before this time, in several transactions."""
         old = select(*_KEY_COLUMNS).where(READINGS.c.received_at < before)
         while True:
             with self._database.writing() as connection:
@@ -126,15 +126,15 @@ class Readings:
         ]
 
     def _trim(self, connection: Connection, key: UnitKey) -> set[int]:
-        """Delete the readings of a unit that are older than those kept, and return their cycles."""
+        """Delete the readings of a unit beyond the kept number, and return their cycles."""
         return {*connection.scalars(_TRIM, {**key._asdict(), "most": self._most})}
 
     def _take(
         self, connection: Connection, request: Append, new: Mapping[int, Stored]
     ) -> tuple[dict[int, Stored], Stretch]:
-        """Return the new readings of a request by cycle, and the unit's newest ones with them.
+        """Return the new readings of a request by cycle, and the unit's newest readings with them.
 
-        `new` ones of earlier requests are not in the database yet.
+        `new` readings of earlier requests are not in the database yet.
 
         Raises:
             CycleConflict: a cycle has another reading.
@@ -179,7 +179,7 @@ class Readings:
         return Stretch(cycles, values)
 
     def _values(self, connection: Connection, row: Stored, columns: tuple[str, ...]) -> FloatArray:
-        """Bring a reading, float32 [F], into the order of these columns; those that it lacks are NaN."""
+        """Bring a reading, float32 [F], into the order of these columns; absent ones are NaN."""
         columns_id, values = row
         if columns_id not in self._names:
             names = connection.scalar(select(COLUMN_LISTS.c.names).where(COLUMN_LISTS.c.id == columns_id))
@@ -188,7 +188,7 @@ class Readings:
         return np.array([by_name.get(name, np.nan) for name in columns], np.float32)
 
     def _register(self, columns: tuple[str, ...]) -> None:
-        """Find or make the id of a column list."""
+        """Find or create the id of a column list."""
         if columns in self._ids:
             return
         names = msgspec.json.encode(columns).decode()
@@ -207,12 +207,12 @@ def _read(
 
 
 def _appended(request: Append, fresh: Mapping[int, Stored], newest: Stretch, gone: set[int]) -> Appended:
-    """Count the readings of a request; those older than the kept ones are neither stored nor repeated."""
+    """Count stored and repeated readings of a request; those beyond the kept number count as neither."""
     return Appended(len(fresh.keys() - gone), len(request.given.cycles) - len(fresh), newest)
 
 
 def _numbered(request: Append, last: int) -> list[int]:
-    """Number the readings that name no cycle: each follows the unit's last one then."""
+    """Number the readings without a cycle: each follows the unit's last one so far."""
     cycles: list[int] = []
     for i, cycle in enumerate(request.given.cycles):
         number = last + 1 if cycle is None else cycle

@@ -1,10 +1,10 @@
-"""Writes predictions to the store, without delaying or failing any of them.
+"""Writes predictions to the store without delaying or failing any request.
 
     offer (event loop) -> bounded buffer -> one thread -> the store
 
-`wrote` counts committed rows only. While the database does not answer, rows wait; rows beyond the limit
-are dropped and counted. Of the waiting predictions of a unit and cycle by one version only the latest is
-kept, so a repeated question takes one row.
+`wrote` counts only committed rows. While the database does not answer, rows wait; rows beyond the limit are
+dropped and counted. Of waiting predictions of the same version, unit and cycle only the latest is kept, so a
+repeated request takes one row.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from service.store.store import Store
 
 FLUSH_SECONDS: Final = 0.5
-"""How long a prediction may wait to be written; a shorter wait makes small, costly transactions."""
+"""Seconds that a prediction may wait to be written; a shorter wait makes small, costly transactions."""
 BATCH_ROWS: Final = 2000
-"""Most rows in a transaction: other processes wait for it."""
+"""Maximum rows in a transaction, for which other processes wait."""
 BACK_OFF_SECONDS: Final = (0.2, 4.0)
-"""First and longest pause after a failure; each is twice the one before."""
+"""First and longest pause after a failure, in seconds; each is twice the one before."""
 END_SECONDS: Final = 1.0
-"""How long the closing thread waits for a write that takes longer than it may."""
+"""Seconds that `close` waits for a write beyond its time limit."""
 CHORE_SECONDS: Final = 60.0
-"""Time between two chores."""
+"""Seconds between chores."""
 
 Offered = tuple[
     str, str, str, int, float, float, float, str, str, float, dict[str, float], Grounds | None, str
 ]
-"""A row whose failure probabilities and explanation are still to be written."""
+"""A row whose failure probabilities and explanation are not encoded yet."""
 
 
 def _written(row: Offered) -> Row:
@@ -58,15 +58,15 @@ class Recorder:
     """Buffers predictions; its thread writes them. `service.core` knows it as a Protocol.
 
     Args:
-        connect: Opens the store; the writing thread calls it, again after each failure.
-        most_rows: Most rows that wait; further ones are dropped.
-        explanations: Whether a row says what its prediction rested on.
-        progress: Rows that were offered and settled, [2], which other workers read; the event loop writes the
-            first, the writing thread the second.
+        connect: Opens the store; the writing thread calls it at first and after each failure.
+        most_rows: Maximum waiting rows; further ones are dropped.
+        explanations: Whether rows have short explanations.
+        progress: Numbers of rows that were offered and settled, [2], for other workers to read; the event
+            loop writes the first, the writing thread the second.
 
     Attributes:
         chore: Runs on the writing thread every minute, if the database answers.
-        trouble: Why there is no open store, as callers may read it.
+        trouble: Why there is no open store, for callers.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Recorder:
         self._observer: Final = observer
         self._log: Final = log
         self._progress: Final[FloatArray] = np.zeros(2) if progress is None else progress
-        self._progress[1] = self._progress[0]  # what a worker before this one offered is lost
+        self._progress[1] = self._progress[0]  # rows offered by the worker before this one are lost
         self.chore: Callable[[Store], None] | None = None
         self._flush_seconds: Final = flush_seconds
         self._back_off: Final = back_off_seconds
@@ -116,12 +116,12 @@ class Recorder:
         *,
         tenant: str = "",
     ) -> None:
-        """Buffer predictions that name unit and last cycle; if not all fit, drop and count them.
+        """Buffer predictions with unit and last cycle; if not all fit, drop and count them.
 
-        A prediction without a unit or a last cycle is not kept: no outcome can meet it.
+        A prediction without unit or last cycle is not stored: no outcome can be matched to it.
         """
         grounds = self._grounds(windows, predictions, pieces) if self._explanations else {}
-        at = time_ns() // 1000 / 1e6  # as it is shown, so that `changed_since` can repeat it
+        at = time_ns() // 1000 / 1e6  # to the microseconds that answers show, for `changed_since`
         rows: list[Offered] = []
         for i, (p, cycle) in enumerate(zip(predictions, windows.last_cycle, strict=True)):
             if p.unit is not None and cycle == cycle:  # noqa: PLR0124 NaN differs from itself: unknown cycle
@@ -135,18 +135,18 @@ class Recorder:
                 )  # fmt: skip
         if self.pending_rows + len(rows) <= self._most:
             self._offered.extend(rows)
-            self._progress[0] += len(rows)  # last: a round that counts these rows as settled has taken them
+            self._progress[0] += len(rows)  # last, so that rows count as settled only after they were taken
         else:
             self._observer.dropped(Drop.FULL, len(rows))
 
     def _grounds(
         self, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
     ) -> dict[int, Grounds]:
-        """Say what each prediction rests on, by its place; empty where the model explains none."""
+        """Return short explanations by place; empty if the model explains no readings."""
         found: dict[int, Grounds] = {}
         for answers, first, places in pieces:
             briefs = self._briefs.get(answers)
-            if briefs is None:  # once a batch: its callers come one after the other
+            if briefs is None:  # once per batch: its callers come one after the other
                 briefs = self._briefs[answers] = briefs_of(answers)
             for row, i in enumerate(places if briefs else (), first):
                 found[i] = Grounds(
@@ -156,20 +156,20 @@ class Recorder:
 
     @property
     def pending_rows(self) -> int:
-        """Rows that wait to be written."""
+        """Number of rows that wait to be written."""
         return len(self._offered) + len(self._waiting)
 
     def start(self) -> None:
-        """Open the store and begin to write."""
+        """Start the writing thread, which opens the store."""
         self._wake.set()
         self._thread.start()
 
     # On any other thread
 
     def flush(self, seconds: float) -> Store | None:
-        """Return the open store after it has all rows offered so far, or after so many seconds.
+        """Return the open store once it has all rows offered so far, or after this many seconds.
 
-        None while the store does not answer; the first call waits for the first try to open it.
+        None while the store does not answer; the first call waits for the first attempt to open it.
         """
         offered = self._progress[0]
         with self._flushed:
@@ -181,13 +181,13 @@ class Recorder:
             return self._store
 
     def opened(self, seconds: float) -> Store | None:
-        """Return the open store; None while it does not answer. Waits for the first try to open it alone."""
+        """Return the open store, or None; wait only for the first attempt to open it."""
         with self._flushed:
             self._flushed.wait_for(lambda: self._tried, seconds)
             return self._store
 
     def close(self, seconds: float) -> None:
-        """Write the waiting rows, for so long at most; drop, count and log the rest."""
+        """Write the waiting rows within this time; drop, count and log the rest."""
         self._gives_up_at = monotonic() + seconds
         self._closing = True
         self._wake.set()
@@ -242,7 +242,7 @@ class Recorder:
             self._flushed.notify_all()
 
     def _collect(self) -> None:
-        """Move offered rows to the waiting ones, without blocking the event loop."""
+        """Move offered rows to the waiting ones without blocking the event loop."""
         offered, waiting = self._offered, self._waiting
         for _ in range(len(offered)):
             row = offered[0]
@@ -250,7 +250,7 @@ class Recorder:
             offered.popleft()  # last, so that `pending_rows` is never 0 while a row waits
 
     def _write(self, store: Store, rows: list[Row]) -> None:
-        """Write rows; halve those that the database rejects until the bad one stands alone.
+        """Write rows; if the database rejects them, bisect until the bad row is alone.
 
         Raises:
             StoreUnavailable: the database does not answer; the rows wait.
@@ -283,7 +283,7 @@ class Recorder:
 
 
 def briefs_of(answers: Answers) -> list[Brief]:
-    """Choose what each answer of a batch rests on most; empty where the model does not explain readings."""
+    """Choose the leading cycles and sensors of each answer; empty if the model explains no readings."""
     evidence, contribution = answers.outputs.evidence, answers.outputs.sensor_contribution
     if evidence is None or contribution is None:
         return []

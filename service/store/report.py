@@ -19,12 +19,12 @@ RESAMPLES: Final = 500
 
 
 def report(database: Database, *, since: float | None = None) -> list[dict[str, Any]]:
-    """Report on every model version: the fields of `Accuracy` and what surrounds them.
+    """Report on every model version: the fields of `Accuracy` and more.
 
     `failed` and `removed` count units with predictions. `coverage_low` and `coverage_high` are the 95 %
-    interval of the coverage, by bootstrap over failed units; None with fewer than two.
+    interval of the coverage, by bootstrap over failed units; None for fewer than two.
 
-    `since` leaves out outcomes that happened or, if that is unknown, were recorded earlier.
+    `since` excludes outcomes that happened (or, if that is unknown, were recorded) earlier.
 
     Raises:
         StoreUnavailable: the database does not answer.
@@ -67,7 +67,7 @@ def _of_version(connection: Connection, version: RowMapping, since: float | None
 
 
 def _coverage_interval(judgement: Judgement, units: Sequence[str]) -> tuple[float, float]:
-    """Resample whole units: predictions of one unit hold or fail together."""
+    """Resample whole units, because predictions of one unit depend on each other."""
     covered = mean_of(judgement.covered[judgement.failed])
     names = np.array(units)[judgement.failed]
     figure = bootstrapped({"coverage": covered}, names, resamples=RESAMPLES)["coverage"]

@@ -1,4 +1,4 @@
-"""Types that go into the store and come out of it; needs no database library."""
+"""Types of rows and results of the store; needs no database library."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None
 model version."""
 
 NO_ANSWER: Final = "the store of predictions does not answer; try again later"
-"""The detail of the error where the store is away."""
+"""Detail of the error while the store is unavailable."""
 
 MOST_JUDGED: Final = 1000
-"""Predictions of each version that a unit's accuracy is of, so that a question reads a bounded number."""
+"""Maximum predictions per version for a unit's accuracy, so that a query is bounded."""
 
 Place = tuple[float, str, str]
-"""End of a page of the fleet: lower bound of the RUL, model, unit."""
+"""Position after a page of the fleet: lower bound of the RUL, model, unit."""
 
 READINGS_PER_UNIT: Final = 10_000
-"""Most readings of a unit that are kept, by default."""
+"""Default maximum of kept readings per unit."""
 
 FleetRow = Mapping[str, Any]
 """Latest prediction of a unit: the columns of `units`, with `version`, `nominal_coverage`, `kind` and
@@ -35,12 +35,12 @@ FleetRow = Mapping[str, Any]
 
 
 def place_of(row: FleetRow) -> Place:
-    """Return the place of a unit in the fleet's order."""
+    """Return the position of a unit in the fleet's order."""
     return row["lower"], row["model"], row["unit"]
 
 
 class FleetFilter(NamedTuple):
-    """Which units of a fleet: of these models, in this state, named so, predicted since.
+    """Filter of a fleet: models, state, part of the name, predicted since.
 
     Ended units are left out, unless `state` is `failed` or `removed`.
     """
@@ -76,7 +76,7 @@ class Stretch(NamedTuple):
 
 
 class DeletedRows(msgspec.Struct, frozen=True):
-    """Rows that were deleted with a unit."""
+    """Numbers of rows deleted with a unit."""
 
     readings: int
     predictions: int
@@ -88,8 +88,8 @@ class Given(NamedTuple):
     Attributes:
         cycles: Cycle number of each; None: the next one.
         values: float32 [N, F], NaN = missing.
-        pointer: Names the place of a value in the request, from the reading's place and the column; of its
-            cycle from None.
+        pointer: Makes the JSON pointer of a value from the reading's index and the column; None: of its
+            cycle.
     """
 
     cycles: Sequence[int | None]
@@ -102,7 +102,7 @@ class Append(NamedTuple):
 
     Attributes:
         columns: The names of the readings' F columns.
-        context: Most cycles of the window that the answer has.
+        context: Maximum cycles of the window to return.
     """
 
     key: UnitKey
@@ -112,7 +112,7 @@ class Append(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Committed readings: how many are new or were there, and the unit's newest readings then."""
+    """Committed readings: how many are new or repeated, and the unit's newest readings."""
 
     stored: int
     repeated: int
@@ -121,14 +121,14 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the store knows of one unit.
+    """Everything stored of one unit, one page.
 
     Attributes:
         versions: Versions of its model, by the id that predictions carry.
         predictions: Rows of `predictions`, newest first: the requested number and, if there are more, at
             least one of them.
         readings: The newest stored readings, likewise.
-        accuracy: Of each version's last `MOST_JUDGED` predictions before the outcome, by version id.
+        accuracy: Accuracy of each version's last `MOST_JUDGED` predictions before the outcome, by version id.
     """
 
     outcome: Outcome | None
@@ -139,11 +139,11 @@ class History:
 
 
 class RowsRefused(RulError):
-    """The database rejects at least one of the rows, however often it is tried; none was written."""
+    """The database rejects at least one of the rows, and a retry would not help; none was written."""
 
 
 class Drop(StrEnum):
-    """Why a prediction was not stored."""
+    """Reason why a prediction was not stored."""
 
     FULL = "full"
     REFUSED = "refused"
@@ -173,7 +173,7 @@ class StoreObserver(Protocol):
         """Count predictions that will not be stored."""
 
     def up(self, *, up: bool) -> None:
-        """Note whether the database answers."""
+        """Note whether the database is available."""
 
     def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
         """Count a committed outcome: created or replaced."""

@@ -43,7 +43,7 @@ def _columns(**kinds: Any) -> list[sa.Column[Any]]:  # noqa: ANN401 a class of S
 
 
 def _tenant() -> sa.Column[str]:
-    """Make the column of a unit's owner; "" owns the units of keys without a tenant."""
+    """Make the column of a unit's tenant; "" is the tenant of keys without one."""
     return sa.Column("tenant", sa.String, nullable=False, server_default="")
 
 
@@ -52,7 +52,7 @@ def _failure_probability() -> sa.Column[str]:
     return sa.Column("failure_probability", sa.String)
 
 
-REVISION: Final = sa.Table(  # as alembic makes it
+REVISION: Final = sa.Table(  # alembic's table
     "alembic_version",
     METADATA,
     sa.Column("version_num", sa.String(32), nullable=False),
@@ -70,11 +70,11 @@ VERSIONS: Final = sa.Table(
 PREDICTIONS: Final = sa.Table(
     "predictions",
     METADATA,
-    # Rows lie in order of arrival, replaced ones too: a purge finds old rows without an index on time.
-    # SQLite numbers only INTEGER keys by itself.
+    # Rows are in order of arrival, also replaced ones, so a purge needs no index on time.
+    # SQLite assigns only INTEGER keys.
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
     *_columns(version_id=sa.Integer, unit=sa.String, last_cycle=sa.Integer, **_ANSWER),
-    # True after an outcome judged the prediction: it is not replaced and not counted again.
+    # True once an outcome has judged the prediction: it is neither replaced nor counted again.
     sa.Column("scored", sa.Boolean, nullable=False, server_default=sa.false()),
     # JSON (`explanation.Explanation`), of models that explain readings.
     sa.Column("explanation", sa.String),
@@ -118,7 +118,7 @@ READINGS: Final = sa.Table(
     *_columns(values=sa.LargeBinary, received_at=sa.Double),
     sa.PrimaryKeyConstraint(*READING_KEY, name="readings_pkey"),
     sa.Index("readings_received_at", "received_at"),
-    sqlite_with_rowid=False,  # the cycles of a unit lie beside each other: a window is two or three pages
+    sqlite_with_rowid=False,  # the cycles of a unit are adjacent: a window is two or three pages
 )
 
 PREDICTION_COLUMNS: Final = (
@@ -141,7 +141,7 @@ def same_unit(one: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
 
 
 class Upserts:
-    """Insert or replace many rows in the cheapest way of each driver.
+    """Insert or replace many rows by the fastest way of each driver.
 
     SQLite takes tuples. PostgreSQL takes one JSON text: a round trip or a prepared statement for each
     row costs this process three times as much.
@@ -187,7 +187,7 @@ class Upserts:
         dialect: Dialect,
         renewed: tuple[str, ...] = (),
     ) -> str:
-        """Compile an upsert of these columns, which stand as in the table; defaults give `renewed` ones."""
+        """Compile an upsert of these columns in the table's order; `renewed` columns get their defaults."""
         if self._as_json:
             given = sa.cast(sa.bindparam("rows", type_=sa.String), sa.JSON)
             row = sa.func.json_array_elements(given).column_valued("row")

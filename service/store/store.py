@@ -1,7 +1,7 @@
 """Predictions, units and outcomes in a database: written, listed, judged once, purged.
 
-Calls block: threads make them, the event loop does not. Processes share the database: whichever comes
-first counts a prediction against an outcome, because one statement marks and reads it.
+Calls block, so only threads may make them. Processes share the database: only one counts a prediction against
+an outcome, because one statement marks and reads it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from service.store.schema import (
 )
 
 _TABLES: Final = (UNITS, PREDICTIONS, OUTCOMES, READINGS)
-"""Tables that know a unit; units first, as `Store.write` locks them."""
+"""Tables with rows of a unit; `units` first, in the lock order of `Store.write`."""
 _JOINED: Final = PREDICTIONS.join(VERSIONS, VERSIONS.c.id == PREDICTIONS.c.version_id).join(
     OUTCOMES,
     (OUTCOMES.c.tenant == PREDICTIONS.c.tenant)
@@ -70,7 +70,7 @@ _WITH_LATE_PREDICTIONS: Final = (
     .where(PREDICTIONS.c.scored.is_(False), PREDICTIONS.c.last_cycle <= OUTCOMES.c.cycle)
 )
 LATE_ROWS: Final = 100_000
-"""Predictions before the last look that the next one reads again, in some 20 ms.
+"""Predictions before the last poll that the next one reads again, in some 20 ms.
 
 Transactions commit out of order, and a process that ended may have left its last rows.
 """
@@ -92,7 +92,7 @@ class Store(Database):
     def open(
         cls, url: str, versions: Sequence[ModelVersion] = (), *, readings_per_unit: int = READINGS_PER_UNIT
     ) -> Self:
-        """Connect, create or migrate the tables, and register the model versions, also those added later."""
+        """Connect, create or migrate the tables, and register the model versions."""
         store = cls(engine_of(url), readings_per_unit=readings_per_unit)
         try:
             store.upgrade()
@@ -126,12 +126,12 @@ class Store(Database):
         Raises:
             RowsRefused: the database rejects a row.
         """
-        # Sorted, and units first as in `take_outcome`: processes that lock rows crosswise would deadlock.
+        # Sorted, and units first as in `take_outcome`: other lock orders would deadlock.
         ordered = sorted(rows)
         ids = self._ids
         if any((row[0], row[-1]) not in ids for row in rows):
             self._register_versions()
-        # Of two versions the later prediction is the unit's own, whichever RUL it has.
+        # Of predictions by two versions, the later one is shown for the unit.
         latest = {row[:3]: row for row in sorted(ordered, key=lambda row: (*row[:4], row[9]))}
         predictions = [
             (ids[row[0], row[-1]], row[1], *row[3:-3], row[-2], row[2], row[-3]) for row in ordered
@@ -147,9 +147,9 @@ class Store(Database):
             raise RowsRefused(f"the database rejects at least one of {len(rows)} predictions") from error
 
     def purge(self, before: float) -> int:
-        """Delete units, outcomes, readings and predictions older than this time; count the predictions.
+        """Delete units, outcomes, readings and predictions before this time; return how many predictions.
 
-        An outcome stays while its unit does.
+        An outcome is deleted with its unit.
         """
         self.analyze()
         with self.writing() as connection:
@@ -168,7 +168,7 @@ class Store(Database):
                     return deleted
                 old = PREDICTIONS.c.id.between(start, end) & (PREDICTIONS.c.predicted_at < before)
                 count = connection.execute(delete(PREDICTIONS).where(old)).rowcount
-            # Rows lie in order of arrival, so the rest is younger, unless a clock ran ahead.
+            # Rows are in order of arrival, so the rest is younger, unless a clock was ahead.
             if not count and newest <= time():
                 return deleted
             deleted, start = deleted + count, end
@@ -179,23 +179,23 @@ class Store(Database):
             return read_fleet(connection, chosen, limit=limit, after=after)
 
     def summary(self, chosen: FleetFilter) -> Summary:
-        """Count the chosen units by state, and expect how many fail within each horizon of each model."""
+        """Count the chosen units by state, and those expected to fail, by model and horizon."""
         with self.reading() as connection:
             return read_summary(connection, chosen)
 
     def history(
         self, key: UnitKey, *, columns: tuple[str, ...] = (), limit: int, before: int | None
     ) -> History | None:
-        """Read one page of a unit's predictions and readings, its outcome and its accuracy; None if unknown.
+        """Read one page of a unit's predictions and readings, its outcome and accuracy; None if unknown.
 
-        A page has `limit` predictions and readings, of cycles earlier than `before`.
+        A page has at most `limit` predictions and readings of cycles before `before`.
         """
         until = LARGEST_CYCLE if before is None else before - 1
         readings = self.readings.newest(key, columns, most=limit + 1, until=until)
         with self.reading() as connection:
             versions = {row["id"]: dict(row) for row in _versions(connection, key.model)}
             outcome = _known_outcome(connection, key)
-            # A version has one prediction a cycle: one extra row tells whether another page follows.
+            # A version has one prediction per cycle: one extra row shows whether another page follows.
             page = _newest(connection, versions, key, most=limit + 1, before=before)
             if not (outcome or page or readings.cycles or _newest(connection, versions, key, most=1)):
                 return None
@@ -203,14 +203,14 @@ class Store(Database):
         return History(outcome, versions, page, readings, accuracy)
 
     def delete(self, key: UnitKey) -> DeletedRows | None:
-        """Delete a unit with all that is known of it; None if nothing is."""
+        """Delete a unit with all of its rows; return None if there are none."""
         with self.writing() as connection:
             take_turns(connection, [key.unit])
             counts = [connection.execute(delete(of).where(of_unit(of, key))).rowcount for of in _TABLES]
         return DeletedRows(readings=counts[3], predictions=counts[1]) if any(counts) else None
 
     def rename(self, key: UnitKey, to: str) -> bool | None:
-        """Rename a unit, also to its own name; False if another one has it, None if it is unknown."""
+        """Rename a unit, also to its own name; return False if another unit has it, None if unknown."""
         new = key._replace(unit=to)
         try:
             with self.writing() as connection:
@@ -221,18 +221,18 @@ class Store(Database):
                     connection.execute(update(of).where(of_unit(of, key)).values(unit=to)) for of in _TABLES
                 ]
                 return True if any(result.rowcount for result in renamed) else None
-        except IntegrityError:  # the other one came in between
+        except IntegrityError:  # another unit took the name meanwhile
             return False
 
     def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt | None:
         """Store an outcome and judge its predictions; None if the unit is unknown.
 
-        Another outcome of the unit is a conflict, unless `replace` is true. The same one adds its time.
+        A different outcome is a conflict, unless `replace` is true. A repeated one adds a missing time.
         """
         key = _key(outcome)
         with self.writing() as connection:
-            take_turns(connection, [key.unit])  # two outcomes that arrive together see each other
-            # The lock keeps predictions out while they are judged.
+            take_turns(connection, [key.unit])  # concurrent outcomes of a unit take turns
+            # The lock stops new predictions while the stored ones are judged.
             predicted = select(UNITS.c.unit).where(of_unit(UNITS, key)).with_for_update()
             if connection.execute(predicted).first() is None and not _has(connection, READINGS, key):
                 return None
@@ -250,7 +250,7 @@ class Store(Database):
             return Receipt(result, outcome, _judge_once(connection, outcome))
 
     def judge_late_predictions(self) -> list[VersionJudgement]:
-        """Judge predictions that were written after the outcome of their unit, since the last call."""
+        """Judge predictions that were written since the last call, after the outcome of their unit."""
         with self.reading() as connection:
             newest = connection.scalar(select(func.max(PREDICTIONS.c.id))) or 0
             since = min(self._looked_until, newest) - LATE_ROWS
@@ -275,7 +275,7 @@ def _versions(connection: Connection, model: str) -> Sequence[RowMapping]:
 def _newest(
     connection: Connection, versions: Iterable[int], key: UnitKey, *, most: int, before: int | None = None
 ) -> list[dict[str, Any]]:
-    """Read at most so many predictions of each version, newest first."""
+    """Read at most this many predictions of each version, newest first."""
     found = [
         dict(row)
         for version in versions
@@ -285,7 +285,7 @@ def _newest(
 
 
 def _of_version(version: int, key: UnitKey, *, most: int, before: int | None) -> Select[Any]:
-    """Select the newest predictions of one version; the unique key of the table serves it."""
+    """Select the newest predictions of one version; the table's unique key serves as index."""
     p = PREDICTIONS.c
     wanted = [p.version_id == version, p.tenant == key.tenant, p.unit == key.unit]
     if before is not None:
@@ -320,7 +320,7 @@ def _outcome(row: RowMapping) -> Outcome:
 
 
 def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgement]:
-    """Mark the predictions that nothing judged yet, and judge them."""
+    """Mark and judge the predictions that no outcome has judged yet."""
     versions = _versions(connection, outcome.model)
     marked = connection.execute(
         update(PREDICTIONS)

@@ -1,6 +1,6 @@
-"""Address of the store: what the operator wrote, as SQLAlchemy reads it.
+"""Address of the store: translates the operator's URL for SQLAlchemy.
 
-Imports neither SQLAlchemy nor a driver, so that start-up refuses a wrong address early.
+It imports neither SQLAlchemy nor a driver, so that the start can refuse a wrong address early.
 """
 
 from __future__ import annotations

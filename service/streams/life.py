@@ -1,9 +1,8 @@
-"""Open streams: what a stream hears, in which order, and when it has to end.
+"""Open streams: the inbox of each stream, and when it must end.
 
-Each stream has an inbox that one task fills from its transport, so that whoever answers waits for one
-thing only: a message, the end, a caller who left, too long a silence, or the service draining. Reading
-a transport is never cancelled: it is released by the transport when the call ends. This module must
-not know messages or models.
+One task fills a stream's inbox from its transport, so that the answering task waits on one queue for a
+message, the end, a disconnect, a long silence or a drain. Reading from a transport is never cancelled: the
+transport releases it when the call ends. This module must not know messages or models.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from typing import Final
 from service.core.lifecycle import Lifecycle
 from service.errors import Disconnected, NotReady, Overloaded, StreamIdle, Unauthenticated
 
-LEAVING_SECONDS: Final = 0.02  # grpc.aio ends the messages of a caller who leaves, then cancels the call
+LEAVING_SECONDS: Final = 0.02  # grpc.aio ends the messages at a disconnect, then cancels the call
 
 
 class Inbox:
-    """What has come on one stream, one message ahead of who answers: more stays with the transport.
+    """Received messages of one stream: at most one ahead of the answering task, more stay in the transport.
 
-    To be made by the task that answers: it is cancelled where the caller leaves.
+    The answering task must create it, because that task is cancelled at a disconnect.
 
     Attributes:
-        gone: True where the caller has left.
-        expired: True where the deadline passed that the caller gave its stream.
+        gone: Whether the caller has disconnected.
+        expired: Whether the caller's deadline has passed.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class Inbox:
         self._idle_seconds: Final = idle_seconds
         # Messages, then None after the last one or the error that ends the stream.
         self._heard: Final[asyncio.Queue[bytes | Exception | None]] = asyncio.Queue()
-        self._over: Exception | None = None  # at once, whatever is still heard
+        self._over: Exception | None = None  # ends the stream at once, even if messages wait
         self._closed = False
         self._waits_since: float | None = None
         self.gone = self.expired = False
@@ -49,11 +48,11 @@ class Inbox:
         self._reading: Final = asyncio.ensure_future(self._read(messages))
 
     async def take(self) -> bytes | None:
-        """The next message, or None after the last.
+        """Return the next message, or None after the last one.
 
         Raises:
-            StreamIdle: nothing came for too long.
-            Exception: whatever else ends the stream.
+            StreamIdle: no message came for too long.
+            Exception: any other error that ends the stream.
         """
         if self._over is not None:
             raise self._over
@@ -68,12 +67,12 @@ class Inbox:
         return given
 
     def end(self, error: Exception) -> None:
-        """End the stream with this, once the message that is being answered has been."""
+        """End the stream with this error, after the current message is answered."""
         self._over = self._over or error
         self._heard.put_nowait(self._over)
 
     def close(self) -> None:
-        """Let go of everything but the transport, which lets go of us."""
+        """Stop the timer and release the inbox; the transport ends the reading task."""
         self._closed, self._over = True, None
         self._timer.cancel()
         if self._deadline is not None:
@@ -88,7 +87,7 @@ class Inbox:
                 if self._closed:
                     return
                 self._heard.put_nowait(message)
-                del message  # it may be long, and the next one far off
+                del message  # it may be large, and the next one late
                 await self._heard.join()  # until it is taken
             await asyncio.sleep(LEAVING_SECONDS)
             self._heard.put_nowait(None)
@@ -100,12 +99,12 @@ class Inbox:
             self._heard.put_nowait(error)
 
     def _expire(self) -> None:
-        """Count the caller as one who left: when it leaves is its own choice, and no fault of the service."""
+        """Note a disconnect, which is not an error of the service."""
         self.expired = True
         self.end(Disconnected())
 
     def _look_whether_idle(self) -> None:
-        """One timer a stream, not one a message."""
+        """Restart the one timer of the stream; a timer per message would cost more."""
         left = self._idle_seconds
         if self._waits_since is not None:
             left += self._waits_since - monotonic()
@@ -128,11 +127,11 @@ class Streams:
 
     @contextmanager
     def admitted(self, inbox: Inbox, may_stay: Callable[[], bool]) -> Generator[None]:
-        """Count a stream while it lasts; `may_stay` says whether its key is still valid.
+        """Count a stream while it is open; `may_stay` returns whether its key is still valid.
 
         Raises:
             NotReady: the service is starting or draining.
-            Overloaded: as many are open as may be.
+            Overloaded: the maximum of open streams is reached.
         """
         self._lifecycle.check_answers()
         if len(self._open) >= self._most:
@@ -147,7 +146,7 @@ class Streams:
                 self._lifecycle.ended()
 
     def end_revoked(self) -> None:
-        """End the streams whose key is not valid any more."""
+        """End the streams whose key is no longer valid."""
         for inbox, may_stay in self._open.items():
             if not may_stay():
                 inbox.end(Unauthenticated("the API key of the stream was revoked or changed"))

@@ -1,8 +1,7 @@
 """The window of one stream: the last readings of its unit, as many as the model reads.
 
-Each reading makes a new array, so a window that is being answered never changes. A reading is checked
-before it is kept, so one that is refused leaves the window as it was. This module must not know messages or
-calls.
+Each reading makes a new array, so a window that is being answered never changes. A reading is checked before
+it is added, so a refused one leaves the window unchanged. This module must not know messages or calls.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from service.core.window import WindowInput, Windows, check, join, lay_out
 from service.errors import MAX_PROBLEMS, CycleConflict, InvalidWindow, Problem, escaped
 
 AT: Final = "/reading"
-"""Where a reading stands in its message."""
+"""JSON pointer of a reading in its message."""
 
 
 class StreamWindow:
@@ -39,14 +38,14 @@ class StreamWindow:
 
     @property
     def cycles(self) -> int:
-        """Readings in the window, at most the model's context and the most that a window may have."""
+        """Number of readings in the window, at most the model's context and the limit of windows."""
         return len(self._readings)
 
     def begin(self, history: WindowInput | None, *, first_cycle: float | None) -> None:
-        """Take the readings from before the stream, if any, and the cycle number of the first reading.
+        """Take earlier readings, if any, and the cycle number of the first reading.
 
         Raises:
-            InvalidWindow: the model cannot read the history, or the number is none.
+            InvalidWindow: the model cannot read the history, or the number is invalid.
         """
         before = math.nan
         if first_cycle is not None and not math.isnan(first_cycle):
@@ -63,11 +62,11 @@ class StreamWindow:
         self.last_cycle = history.last_cycle
 
     def add(self, values: FloatArray, *, cycle: float | None) -> None:
-        """Keep a reading, float32 [F]; skipped cycles are missing ones, and too many begin a new window.
+        """Add a reading, float32 [F]; skipped cycles are missing, and a long gap begins a new window.
 
         Raises:
             CycleConflict: the cycle is not after the last one.
-            InvalidWindow: the cycle is no cycle number.
+            InvalidWindow: the cycle number is invalid.
         """
         following = self._following(cycle)
         skipped = following - self.last_cycle - 1
@@ -80,19 +79,19 @@ class StreamWindow:
         self.last_cycle = following
 
     def checked(self, unit: str | None) -> Windows:
-        """The window as it is now; later readings do not change it.
+        """Return the current window, which later readings do not change.
 
         Raises:
             InvalidWindow: too much of it is missing.
         """
         cycles = self.cycles
         windows, defects = check(self._readings[None], [cycles], [self.last_cycle], self._rules, units=[unit])
-        if defects:  # each reading is sound by itself: what is left is what they are together
+        if defects:  # single readings are valid; a defect concerns the whole window
             raise refusal([Problem(AT, defect.code, defect.detail) for defect in defects])
         return windows
 
     def _following(self, cycle: float | None) -> float:
-        """The number of the reading that is about to be kept; NaN = unknown."""
+        """Return the cycle number of the next reading; NaN = unknown."""
         if cycle is None or math.isnan(cycle):
             return _whole(self.last_cycle + 1, f"{AT}/cycle") if self.last_cycle >= -1 else math.nan
         number = _whole(cycle, f"{AT}/cycle")
@@ -108,12 +107,12 @@ class StreamWindow:
 def reading_values(
     values: Sequence[float], columns: Mapping[str, float | None], rules: WindowRules, *, at: str = AT
 ) -> FloatArray:
-    """One reading, float32 [F], from numbers in schema order or by the names of their columns.
+    """Make a reading, float32 [F], from numbers in schema order or by column name.
 
-    NaN is missing, and so is None or a column that is left out. `at` is where it stands in its request.
+    NaN, None and omitted columns are missing. `at` is its pointer in the request.
 
     Raises:
-        InvalidWindow: with every problem that was found.
+        InvalidWindow: with every problem found.
     """
     if values and columns:
         raise refusal([Problem(at, "wrong_columns", "expected values or columns, got both")])
@@ -142,7 +141,7 @@ def reading_values(
 
 
 def cycle_problem(cycle: float, pointer: str) -> Problem | None:
-    """Return what is wrong with the number of a cycle."""
+    """Return what is wrong with a cycle number; None if nothing is."""
     if 0 <= cycle <= LARGEST_CYCLE and cycle == int(cycle):
         return None
     detail = f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle:.12g}"

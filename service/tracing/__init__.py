@@ -1,1 +1,1 @@
-"""OpenTelemetry, where it is asked for."""
+"""OpenTelemetry; loaded only if it is on."""

@@ -1,7 +1,7 @@
-"""Which requests are traced, and where spans are sent: OpenTelemetry's SDK, set up.
+"""Sets up OpenTelemetry's SDK: which requests are traced, and where spans are sent.
 
-Spans wait in the SDK's batch processor, which is bounded and has a thread of its own; spans without room
-are dropped. A collector that is slow or gone delays no request and fails none.
+Spans wait in the SDK's batch processor, which is bounded and has its own thread; spans without room are
+dropped. A slow or missing collector delays or fails no request.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from model.version import VERSION
 from service.tracing.spans import SpanTracer
 
 TRACES_PATH: Final = "/v1/traces"
-MAX_LINKS: Final = 1024  # requests a batch: the SDK's own 128 is fewer than a GPU takes at once
+MAX_LINKS: Final = 1024  # requests per batch: the SDK's default, 128, is fewer than a GPU takes at once
 FLUSH_SECONDS: Final = 3.0
-"""Longest wait at shutdown for a collector that may not be there."""
+"""Maximum seconds to wait at shutdown for a collector that may be down."""
 
 
 class _RatioOrLinked(TraceIdRatioBased):
-    """Record a share of the traces, and spans that link to a recorded one; asked where there is no parent."""
+    """Samples root spans: a share of the traces, and spans that link to a recorded one."""
 
     def should_sample(  # noqa: PLR0917 the SDK's own signature
         self,
@@ -47,9 +47,9 @@ class _RatioOrLinked(TraceIdRatioBased):
 
 
 def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
-    """Make a tracer that sends to a collector; the SDK's own variables (OTEL_...) set the rest.
+    """Make a tracer that sends to a collector; the SDK's variables (OTEL_...) set the rest.
 
-    `endpoint` is the collector's base URL or that of its traces; `sample` is the share of recorded traces.
+    `endpoint` is the collector's base URL or its URL for traces; `sample` is the share of recorded traces.
     """
     url = endpoint.rstrip("/")
     exporter = OTLPSpanExporter(url if url.endswith(TRACES_PATH) else url + TRACES_PATH)
@@ -59,7 +59,7 @@ def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
 
 
 def tracer_provider(sample: float) -> TracerProvider:
-    """Make the SDK's provider with our sampling and the facts of this process, without a processor."""
+    """Make the SDK's provider with our sampler and this process's attributes, without a processor."""
     about = {"service.name": "rulserve", "service.version": VERSION, "service.instance.id": str(uuid4())}
     return TracerProvider(
         sampler=ParentBased(_RatioOrLinked(sample)),

@@ -1,4 +1,4 @@
-"""Requests and batches as OpenTelemetry's spans; imported only where tracing is on.
+"""Requests and batches as OpenTelemetry spans; imported only if tracing is on.
 
     request ─┬ decode                       batch ── linked to every request in it
              ├ queue
@@ -7,8 +7,8 @@
              └ encode
 
 Attributes are those of the semantic conventions 1.40 (HTTP stable, RPC as `rpc.system.name`, `rpc.method`,
-`rpc.response.status_code`), and our own under `rul.`. Paths and error texts are left out: they may name a
-unit or quote a reading. A request waits for the making of its spans alone; `service.tracing.otlp` sends them.
+`rpc.response.status_code`), and our own under `rul.`. Paths and error texts are left out, because they may
+name a unit or quote a reading. A request only creates its spans; `service.tracing.otlp` sends them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ UNTRACED: Final = frozenset({Route.LIVEZ, Route.READYZ, Route.METRICS, Route.V2_
 SERVERS_FAULT: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
-"""gRPC codes that the conventions count as errors of a server's span; HTTP's are 500 and above."""
+"""gRPC codes that the conventions count as errors of server spans; for HTTP, 500 and above."""
 SET_NANOSECONDS: Final = 100_000_000
-"""If the time of day and `perf_counter` part by more than this, the clock was set."""
+"""If the time of day and `perf_counter` diverge by more than this, the clock was set."""
 
 Attributes = dict[str, AttributeValue]
 
@@ -57,7 +57,7 @@ class SpanTracer:
     def request(
         self, transport: Transport, route: Route, carrier: Mapping[str, Any] | None
     ) -> RequestSpan | None:
-        """Begin the span of a request, as part of its caller's trace where the carrier names one."""
+        """Begin the span of a request, in its caller's trace if the carrier names one."""
         if route in UNTRACED:
             return None
         context, kind, is_http = Context(), SpanKind.SERVER, transport is Transport.HTTP
@@ -72,7 +72,7 @@ class SpanTracer:
         return RequestSpan(self._tracer, span, zero, is_http)
 
     def submitted(self) -> SubmittedWindows | None:
-        """Note that the current request gives windows to the batcher."""
+        """Note that the current request submits windows to the batcher."""
         request = _current.get()
         return None if request is None or not request.is_recording else SubmittedWindows(request)
 
@@ -99,8 +99,8 @@ class SpanTracer:
     def _zero(self) -> int:
         """Return the time of day at which `perf_counter` was 0, in nanoseconds.
 
-        It changes only when the clock is set: with two readings of two clocks, a part could seem to begin
-        before its whole.
+        It changes only when the clock is set: if it were read anew for each span, a child could seem to begin
+            before its parent.
         """
         zero = time_ns() - perf_counter_ns()
         if abs(zero - self._set_zero) > SET_NANOSECONDS:
@@ -108,7 +108,7 @@ class SpanTracer:
         return self._set_zero
 
     def close(self) -> None:
-        """Send what is still held."""
+        """Send all buffered spans."""
         self._provider.shutdown()
 
 
@@ -116,7 +116,7 @@ class SpanTracer:
 class RequestSpan:
     """The span of a request, and its children.
 
-    Children are made when they end, from the seconds that the metrics count: spans and histograms agree, and
+    Children are created when they end, from the same times as the metrics, so spans and histograms agree and
     nothing is measured twice. `zero` is the time of day, in nanoseconds, at which `perf_counter` was 0.
     """
 
@@ -134,7 +134,7 @@ class RequestSpan:
         self.is_recording = self.span.is_recording()
 
     def begin(self, request_id: str) -> None:
-        """Make this request the current one, and name its trace in its log lines."""
+        """Make this request the current one, and add its trace to its log lines."""
         if self.is_recording:
             self.span.set_attribute("rul.request_id", request_id)
         own = self.span.get_span_context()
@@ -169,7 +169,7 @@ class RequestSpan:
         self.span.end(self.at(perf_counter()))
 
     def at(self, seconds: float) -> int:
-        """Return the time of day, in nanoseconds, of a time of `perf_counter`."""
+        """Convert a time of `perf_counter` to the time of day in nanoseconds."""
         return self.zero + int(seconds * 1e9)
 
     def child(
@@ -181,7 +181,7 @@ class RequestSpan:
         links: Sequence[Link] = (),
         error: BaseException | None = None,
     ) -> None:
-        """Record a part of the request; times of day in nanoseconds."""
+        """Record a child span; start and end are times of day in nanoseconds."""
         span = self.tracer.start_span(name, self.context, links=links, start_time=start)
         _fail(span, error)
         span.end(max(start, end))
@@ -189,7 +189,7 @@ class RequestSpan:
 
 @dataclass(slots=True, eq=False)
 class SubmittedWindows:
-    """Windows that a request gave to the batcher; their batches add a link here."""
+    """Windows that a request submitted; their batches add links here."""
 
     request: RequestSpan
     batches: list[Link] = field(default_factory=list[Link])
@@ -250,7 +250,7 @@ def _grpc(route: Route) -> tuple[str, Attributes]:
 
 
 def _fail(span: Span, error: BaseException | None) -> None:
-    """Mark a span as failed; a caller that leaves cancels, which is no error."""
+    """Mark a span as failed; a cancellation by the caller is not an error."""
     if isinstance(error, Exception):
         span.set_attribute("error.type", type(error).__name__)
         span.set_status(Status(StatusCode.ERROR))
