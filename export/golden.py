@@ -1,4 +1,4 @@
-"""Golden windows: what a bundle's graph is asked before it serves, and the answers that it must give.
+"""Golden windows: windows and expected answers with which a bundle's graph is checked before it serves.
 
 `rul check`, `rul serve` and `rul predict --bundle` compare with the same tolerances. This module must not
 know torch, onnx or ONNX Runtime.
@@ -15,15 +15,15 @@ import numpy as np
 
 from export.arrays import check_layout, one_line, read_arrays
 from export.bundle import InvalidBundle, Manifest
-from export.outputs import AXES, INPUTS, TOLERANCE, axis_sizes, in_cycles, output_names, tolerance_of
+from export.outputs import AXES, INPUTS, axis_sizes, in_cycles, output_names, tolerance_of
 from model.domain import FloatArray, IntArray
 
 ROUNDING: Final = 1 / 16
-"""Most rounding of stored answers, in tolerances: digits that nothing compares take a fifth of the file."""
+"""Maximum rounding of stored answers, in tolerances: needless digits would be a fifth of the file."""
 MOST_WINDOWS: Final = 256
 """Maximum number of golden windows: a service replays them before it is ready."""
 OUTSIDE: Final = 0.5
-"""Share of golden readings outside a column's training range from which the column is another one."""
+"""If this share of a column's golden readings is outside its training range, columns were exchanged."""
 
 Answers = Mapping[str, FloatArray]
 
@@ -112,9 +112,9 @@ class Golden:
 
 
 def replay(golden: Golden, got: Answers, manifest: Manifest) -> Iterator[Finding]:
-    """Compare a graph's answers to golden windows with the golden ones, and with the manifest's numbers."""
+    """Compare a graph's answers with the golden ones and with the manifest's numbers."""
     for name, expected in golden.expected.items():
-        yield _compared(name, got[name], expected, tolerance_of(name, TOLERANCE, cap=manifest.cap))
+        yield _compared(name, got[name], expected, tolerance_of(name, cap=manifest.cap))
     yield contributions_add_up(got, manifest)
     yield interval_holds_the_answer(got, manifest)
 
@@ -151,7 +151,7 @@ def interval_holds_the_answer(got: Answers, manifest: Manifest) -> Finding:
 
 def rounded(answers: Answers, *, cap: float) -> dict[str, FloatArray]:
     """Round answers to multiples of a power of two, at most `ROUNDING` of the tolerance away."""
-    allowed = {name: tolerance_of(name, TOLERANCE, cap=cap) for name in answers}
+    allowed = {name: tolerance_of(name, cap=cap) for name in answers}
     steps = {name: 2.0 ** np.floor(np.log2(2.0 * ROUNDING * allowed[name])) for name in answers}
     return {
         name: (np.rint(value / steps[name]) * steps[name]).astype(np.float32)
@@ -172,7 +172,7 @@ def _distance(got: FloatArray, expected: FloatArray) -> FloatArray:
 
 
 def _check_columns(readings: FloatArray, manifest: Manifest) -> None:
-    """Check that readings lie where each column's readings lay in training, so that no two are exchanged."""
+    """Check that readings are in each column's training range, to detect exchanged columns."""
     low, high = (np.array([getattr(c, end) for c in manifest.columns]) for end in ("low", "high"))
     margin = (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
     outside = (readings < low - margin) | (readings > high + margin)

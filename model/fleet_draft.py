@@ -38,18 +38,18 @@ CYCLE_WORDS: Final = frozenset(
      "flight", "date", "datetime", "timestamp"}
 )  # fmt: skip
 PARTS_OF_TIMES: Final = {"hour": 24, "minute": 60, "second": 60}
-"""Columns of these names hold parts of a time of day where they go on and start again at this number."""
+"""Columns of these names are parts of a time of day if their values rise and restart at this number."""
 SETTING_WORDS: Final = frozenset(
     {"setting", "speed", "load", "ambient", "altitude", "mach", "throttle", "command", "setpoint", "mode",
      "condition", "rpm", "demand", "force"}
 )  # fmt: skip
 ANSWER_WORDS: Final = frozenset({"rul", "ttf", "remaining", "label", "target", "failure", "failed"})
 FAILED_WORDS: Final = frozenset({"failure", "failed"})
-"""A column of these names may say so in several last rows of a unit; another may warn of the failure."""
+"""Columns of these names may mark a failure in several last rows of a unit; others may only warn of it."""
 REST_WORDS: Final = frozenset({"left", "until", "before", "to"})
-"""With a word of a cycle: what is left of a life."""
+"""With a word for cycles: the remaining life."""
 REPEATED: Final = 0.05
-"""Share of the rows of a unit that may have the number of the row before: files have rows twice."""
+"""Maximum share of a unit's rows with the number of the row before: files may repeat rows."""
 LEVELS: Final = 20
 """Maximum distinct values of a column that is taken for a setting whatever its name."""
 TREND: Final = 0.15
@@ -58,7 +58,7 @@ TREND: Final = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Everything guessed, and what could not be."""
+    """Everything that was guessed, and what could not be."""
 
     form: Format
     unit_column: str
@@ -130,7 +130,7 @@ def _why_nothing(
     unit_column: str,
     form: Format,
 ) -> str:
-    """Name the first cell that is no number of a column of numbers, such as a header that is there again."""
+    """Name the first cell in a column of numbers that is not a number, such as a repeated header."""
     for path, table in zip(files, tables, strict=True):
         for name, cells in table.items():
             if name == unit_column or not isinstance(cells, list):
@@ -165,7 +165,7 @@ def guess_unit(columns: Mapping[str, FloatArray | list[str]], file: IntArray) ->
 def guess_cycle(
     columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray], *, dates: Collection[str] = ()
 ) -> str | None:
-    """Find the column with whole numbers that rise within each unit: by name, or by ones.
+    """Find the column with whole numbers that rise within each unit: by its name, or because steps are 1.
 
     One that falls from row to row counts down to the failure, unless it was `dates` or has the name of a
     time: then the newest row is first.
@@ -187,19 +187,17 @@ def guess_cycle(
 
 
 def failure_mark(name: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> FailureRule | None:
-    """Return the rule of a column that has one value, or none, but in the last row of some units.
+    """Return the failure rule of a column that changes only in the last row of some units.
 
-    With a name of `FAILED_WORDS`, in their last rows.
+    If its name has one of `FAILED_WORDS`, it may change in their last rows.
     """
     several = bool(words_of(name) & FAILED_WORDS)
     found = None if isinstance(values, list) else _of_last_rows(values, rows, several=several)
     return None if found is None else FailureRule(name, **{found[0]: found[1]})
 
 
-def _of_last_rows(
-    values: FloatArray, rows: Sequence[IntArray], *, several: bool = False
-) -> tuple[str, float] | None:
-    """Return the value of two that last rows alone have, and whether it is the higher or the lower one.
+def _of_last_rows(values: FloatArray, rows: Sequence[IntArray], *, several: bool) -> tuple[str, float] | None:
+    """Return the one of two values that only last rows have, and whether it is the higher or lower one.
 
     `several`: a unit may have it in more than its last row, but not in all.
     """
@@ -272,7 +270,7 @@ def _reason_against_time(steps: FloatArray, *, gaps: int, units: int) -> str:
 def _failed(
     rule: FailureRule | None, columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray]
 ) -> Sequence[IntArray]:
-    """Return the rows of units that a rule says have failed; of all without one."""
+    """Return the rows of units that have failed by a rule; without a rule, of all units."""
     if rule is None:
         return rows
     values = np.asarray(columns[rule.column], dtype=np.float64)

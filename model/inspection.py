@@ -23,9 +23,9 @@ JUST_MISSED: Final = 0.05
 SHARP: Final = 0.2
 """Spread of last values, as a share of their change over life, up to which they may be the failure."""
 CLEAR: Final = 4.0
-"""Change over life, in standard deviations from cycle to cycle, from which last values say something."""
+"""Minimum change over life, in cycle-to-cycle standard deviations, to look at last values."""
 WIDE: Final = 50.0
-"""Distance of an outlier, in widths of its column, from which it alone distorts the scale."""
+"""Distance, in widths of its column, at which a single outlier distorts the scale."""
 LIFE_SHARE: Final = 0.6
 """Suggested cap as a share of the median life: about where wear begins to show on C-MAPSS."""
 LONGEST_CONTEXT: Final = 60
@@ -156,11 +156,12 @@ def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
     """Compute quantiles of the cycles from the first reading to the last, both included."""
     if not units:
         return ()
-    return tuple(float(value) for value in np.quantile([*map(_span, units)], QUANTILES))
+    spans = [unit.cycles[-1] - unit.cycles[0] + 1 for unit in units]
+    return tuple(float(value) for value in np.quantile(spans, QUANTILES))
 
 
 def _too_empty(unit: Trajectory, lengths: IntArray, fleet: Fleet) -> BoolArray:
-    """Tell whether skipped cycles are too many of the windows of these lengths that end at each cycle [N]."""
+    """Return whether too many cycles are skipped in the window of this length at each cycle [N]."""
     return _known(unit, lengths, np.ones(len(unit))) < (1.0 - fleet.max_missing_fraction) * lengths
 
 
@@ -180,10 +181,6 @@ def _known(unit: Trajectory, lengths: IntArray, share: FloatArray) -> FloatArray
 def _counted(unit: Trajectory, fleet: Fleet) -> int:
     steps = np.diff(unit.cycles)
     return 1 + int(np.where(steps > longest_gap(fleet.context) + 1, 1, steps).sum())
-
-
-def _span(unit: Trajectory) -> int:
-    return int(unit.cycles[-1] - unit.cycles[0] + 1)
 
 
 def column_facts(
@@ -303,7 +300,7 @@ def suggest(lives: Sequence[float]) -> Suggested | None:
 
 
 def nice(value: float) -> float:
-    """Round to a number that people would choose.
+    """Round to a plain number.
 
     >>> [nice(value) for value in (119.4, 235.2, 0.0123)]
     [125.0, 250.0, 0.0125]

@@ -108,7 +108,7 @@ class Parts:
                 "beat": self._beat,
                 "ready": partial(self._status, proving),
                 "leave": self._leave,
-                "drain": self._drained,
+                "drain": self._drain,
                 **self.changes.commands(),
             }
             self._control = Control(commands)
@@ -178,18 +178,15 @@ class Parts:
     def _models(self) -> Mapping[str, LoadedModel]:
         return self.desk.predictor.models
 
-    async def _drained(self) -> str:
-        return "drained" if await self._drain() else "gave up"
-
     async def _leave(self) -> str:
         """Withdraw readiness so that load balancers stop sending; requests are still answered."""
         self.lifecycle.enter(Phase.LAME_DUCK, "it is about to shut down")
         self.health.advertise(serving=False)
         return "leaving"
 
-    async def _drain(self) -> bool:
+    async def _drain(self) -> str:
         self.health.advertise(serving=False)
-        return await self.lifecycle.drain(self.settings.drain_seconds)
+        return "drained" if await self.lifecycle.drain(self.settings.drain_seconds) else "gave up"
 
     async def _serve_grpc(self) -> grpc.aio.Server:
         """Serve gRPC on its own port, because the HTTP server has no HTTP/2."""

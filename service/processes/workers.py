@@ -1,9 +1,9 @@
 """Supervises the Envoy processes that form one service on one port.
 
 The kernel distributes connections among the processes that listen on a port. The first worker starts alone,
-so that an error is reported once; the others start when it is ready and listen once they are ready themselves.
-A worker that stops is restarted; one that hangs is killed first. `control` has the commands to a worker.
-`changes` changes the models of all workers, or of none. This module must not know what is behind Envoy.
+so that an error is reported once; the others start when it is ready, and listen once they are ready. A worker
+that stops is restarted; one that hangs is killed first. `control` has the commands to a worker. `changes`
+changes the models of all workers, or of none. This module must not know what is behind Envoy.
 """
 
 from __future__ import annotations

@@ -49,10 +49,6 @@ class Outcome:
         }
         return [name for name, different in differs.items() if different]
 
-    def adds_time(self, known: Outcome) -> bool:
-        """Return whether this outcome has a time and the known one has none."""
-        return self.happened_at is not None and known.happened_at is None
-
 
 class OutcomeResult(StrEnum):
     """What the store did with a reported outcome."""

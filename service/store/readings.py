@@ -119,15 +119,11 @@ class Readings:
         ]
         if rows:
             connection.execute(insert(READINGS), rows)
-        gone = {key: self._trim(connection, key) for key in full}
+        gone = {key: {*connection.scalars(_TRIM, {**key._asdict(), "most": self._most})} for key in full}
         return [
             each if isinstance(each, ServiceError) else _appended(*each, gone.get(each[0].key, set()))
             for each in taken
         ]
-
-    def _trim(self, connection: Connection, key: UnitKey) -> set[int]:
-        """Delete the readings of a unit beyond the kept number, and return their cycles."""
-        return {*connection.scalars(_TRIM, {**key._asdict(), "most": self._most})}
 
     def _take(
         self, connection: Connection, request: Append, new: Mapping[int, Stored]

@@ -239,7 +239,8 @@ class Store(Database):
             known = _known_outcome(connection, key)
             if known is not None:
                 differs = bool(known.differences(outcome))
-                if not (differs or outcome.adds_time(known)):
+                adds_time = outcome.happened_at is not None and known.happened_at is None
+                if not (differs or adds_time):
                     return Receipt(OutcomeResult.UNCHANGED, known)
                 if differs and not replace:
                     return Receipt(OutcomeResult.CONFLICT, known)

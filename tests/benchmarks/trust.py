@@ -45,11 +45,9 @@ def effects(session: Session, windows: WindowSet, typical: FloatArray) -> tuple[
     return effect, evidence
 
 
-def agreements(
-    effect: FloatArray, evidence: FloatArray, windows: WindowSet, *, seed: int = 0
-) -> dict[str, FloatArray]:
+def agreements(effect: FloatArray, evidence: FloatArray, windows: WindowSet) -> dict[str, FloatArray]:
     """Rank correlations of each ranking, one a window or pair of windows."""
-    rng, lengths, unit = np.random.default_rng(seed), windows.lengths, windows.unit
+    rng, lengths, unit = np.random.default_rng(0), windows.lengths, windows.unit
     lags = [effect[w, :n][::-1] / (effect[w, :n].mean() or 1.0) for w, n in enumerate(lengths)]
     found: dict[str, list[float]] = {"own evidence": [], "another unit's evidence": [], "place alone": []}
     for w, n in enumerate(lengths):

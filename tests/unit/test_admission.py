@@ -57,8 +57,9 @@ def simulated(work):
         loop.close()
 
 
-async def crowd(callers, clock, seconds=60.0, size=100):
+async def crowd(callers, clock):
     """Waits of answered calls of a closed loop at a server of one core, by when they were answered."""
+    size = 100
     lane, core, answered = Lane(3 * size, LIMIT, clock), asyncio.Lock(), []
 
     async def call():
@@ -80,7 +81,7 @@ async def crowd(callers, clock, seconds=60.0, size=100):
         answered.append(clock() - begun)
 
     async def caller():
-        while clock() < seconds:
+        while clock() < 60.0:
             await call()
 
     await asyncio.gather(*(caller() for _ in range(callers)))

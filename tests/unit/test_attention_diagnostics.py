@@ -26,8 +26,8 @@ def uniform(lengths, cycles=T):
     return valid / valid.sum(1, keepdims=True)
 
 
-def one_hot(count, at, cycles=T):
-    attention = np.zeros((count, cycles))
+def one_hot(count, at):
+    attention = np.zeros((count, T))
     attention[:, at] = 1.0
     return attention
 

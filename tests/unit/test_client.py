@@ -44,7 +44,7 @@ MODEL = {"name": "fake", "version": "1", "sha256": "f"}
 WINDOW = Window("1", 2.0, np.array([[1, np.nan, 3], [4, 5, 6]], dtype=np.float32))
 
 
-def model_entry(name="fake"):
+def model_entry(name):
     manifest = make_manifest(name).model_dump(mode="json")
     return MODEL | {"name": name, "provider": "p", "manifest": manifest}
 
@@ -457,13 +457,24 @@ async def test_one_reading_is_appended_or_several():
 
 
 @pytest.mark.parametrize(
-    ("cycle", "error"),
-    [(3, "cycle: expected 2 numbers, got 1"), ([3, 4.5], "cycle: expected whole numbers, got 4.5")],
+    ("unit", "columns", "cycle", "error"),
+    [
+        ("a", {"a": [1, 2]}, 3, "cycle: expected 2 numbers, got 1"),
+        ("a", {"a": [1, 2]}, [3, 4.5], "cycle: expected whole numbers, got 4.5"),
+        ("a", [1.0, 2.0], None, "columns: expected values by column, got"),
+        ("a", None, None, "columns: expected values by column, got"),
+        ("a", pa.table({"a": [1.0]}), None, "columns: expected values by column, got"),
+        (17.0, {"a": 1.0}, None, "unit: expected a name, got"),
+        (None, {"a": 1.0}, None, "unit: expected a name, got"),
+        (True, {"a": 1.0}, None, "unit: expected a name, got"),
+    ],
 )
-async def test_readings_without_a_whole_cycle_each_are_refused_before_anything_is_sent(cycle, error):
+async def test_readings_with_a_wrong_unit_column_or_cycle_are_refused_before_anything_is_sent(
+    unit, columns, cycle, error
+):
     async with Server().client() as client:
         with pytest.raises(InvalidData, match=error):
-            await client.append("a", {"a": [1, 2]}, cycle=cycle)
+            await client.append(unit, columns, cycle=cycle)
 
 
 @pytest.mark.parametrize("url", [URL, "grpc://rul.test"])
@@ -537,20 +548,6 @@ async def test_a_unit_may_be_a_number_wherever_it_is_named(unit):
     assert msgspec.json.decode(server.requests[0].content)["windows"] == [BY_NAME | {"unit": "17"}]
     actions = [request.url.path.removeprefix("/v1/units/17/") for request in server.requests[1:]]
     assert actions == ["explanation", "decision", "outcomes"]
-
-
-@pytest.mark.parametrize("columns", [[1.0, 2.0], None, pa.table({"a": [1.0]})], ids=["list", "none", "arrow"])
-async def test_readings_to_append_without_names_of_columns_are_refused_before_anything_is_sent(columns):
-    async with Server().client() as client:
-        with pytest.raises(InvalidData, match="columns: expected values by column, got"):
-            await client.append("1", columns)
-
-
-@pytest.mark.parametrize("unit", [17.0, None, True])
-async def test_a_unit_that_is_no_name_is_refused_before_anything_is_sent(unit):
-    async with Server().client() as client:
-        with pytest.raises(InvalidData, match="unit: expected a name, got"):
-            await client.append(unit, {"a": 1.0})
 
 
 def test_a_client_without_an_event_loop_waits_and_asks_as_often_as_it_is_told():

@@ -74,9 +74,9 @@ def as_in_training(count, seed=0):
     return rng.uniform(0, 100, (count, 3))
 
 
-def shifted_by_40(count):
+def shifted_by_40():
     """The same, with the first sensor off."""
-    readings = as_in_training(count)
+    readings = as_in_training(1000)
     readings[:, 1] += 40
     return readings
 
@@ -379,7 +379,7 @@ def test_few_windows_say_nothing():
 
 def test_readings_as_in_training_do_not_drift_and_shifted_ones_do():
     usual = drift_of(counted(batch(as_in_training(1000))), REFERENCE)
-    shifted = drift_of(counted(batch(shifted_by_40(1000))), REFERENCE)
+    shifted = drift_of(counted(batch(shifted_by_40())), REFERENCE)
 
     assert usual.drifting == []
     assert shifted.drifting == ["sensor_1"]
@@ -468,7 +468,7 @@ def test_a_column_that_drifts_is_told_once_whichever_worker_is_scraped(tmp_path)
     path = tmp_path / "board"
     path.touch()
     boards = [Board(path, worker=worker, workers=2) for worker in range(2)]
-    workers = [gauges(batch(shifted_by_40(1000)), board=board) for board in boards]
+    workers = [gauges(batch(shifted_by_40()), board=board) for board in boards]
 
     with capture_logs() as told:
         for registry in (*workers, *workers):
@@ -496,7 +496,7 @@ def test_another_version_of_a_model_is_counted_from_nothing_and_warned_of_anew()
         runtime.sha256 = sha256
         model = collector.add(runtime)
         known.append(model.read().windows)
-        model.count(*batch(shifted_by_40(1000)))
+        model.count(*batch(shifted_by_40()))
         with capture_logs() as said:
             generate_latest(shared.registry)
         warnings.append(len(said))
@@ -517,7 +517,7 @@ def test_gauges_are_zero_and_never_nan_before_anything_has_come():
 
 
 def test_gauges_say_which_column_drifts():
-    registry = gauges(batch(shifted_by_40(1000)))
+    registry = gauges(batch(shifted_by_40()))
 
     assert registry.get_sample_value("rul_column_drift_psi", {"model": "fake", "column": "sensor_1"}) > 1
     assert registry.get_sample_value("rul_column_drift_psi", {"model": "fake", "column": "sensor_2"}) < 0.1
@@ -528,7 +528,7 @@ def test_gauges_say_which_column_drifts():
 def test_people_are_warned_once_an_hour_a_column():
     booted = 100.0  # a clock that has run for a while
     now = [booted]
-    registry = gauges(batch(shifted_by_40(1000)), clock=lambda: now[0])
+    registry = gauges(batch(shifted_by_40()), clock=lambda: now[0])
 
     with capture_logs() as said:
         for at in (0.0, 1.0, QUIET_SECONDS - 1, QUIET_SECONDS, QUIET_SECONDS + 1):

@@ -178,15 +178,15 @@ def read_as(rul, *, scale):
     return Read(rul, np.full(len(rul), scale, np.float32), nothing, nothing, nothing)
 
 
-def calibration_windows(*, units, each, seed):
-    rng = np.random.default_rng(seed)
+def calibration_windows(*, units, each):
+    rng = np.random.default_rng(0)
     rul = rng.uniform(20, 80, units * each).astype(np.float32)
     unit = np.repeat([str(i) for i in range(units)], each)
     return read_as(rul, scale=5.0), labelled(rul + rng.normal(0, 5, len(rul)), unit)
 
 
 def test_intervals_made_from_other_units_cover_as_they_promise():
-    read, windows = calibration_windows(units=30, each=20, seed=0)
+    read, windows = calibration_windows(units=30, each=20)
 
     found = figures(held_out_coverage(read, windows, cap=125.0, coverage=0.9), cap=125.0)
 
@@ -195,7 +195,7 @@ def test_intervals_made_from_other_units_cover_as_they_promise():
 
 
 def test_a_unit_does_not_set_its_own_interval():
-    read, windows = calibration_windows(units=3, each=10, seed=0)
+    read, windows = calibration_windows(units=3, each=10)
     odd = windows.unit == "2"
     windows.rul[odd] += 60.0  # one unit that is not like the others
 
@@ -217,7 +217,7 @@ def test_of_many_units_a_group_is_left_out_at_once(monkeypatch):
 
 def fitted_distribution():
     """A distribution of errors of 30 units, whose standard deviation is the scale."""
-    read, windows = calibration_windows(units=30, each=20, seed=0)
+    read, windows = calibration_windows(units=30, each=20)
     config = NetworkConfig("flagship", 2, (0,), 1, 10, 125.0, (20,), 0.9, 30.0, 100.0)
     net = SimpleNamespace(config=config, distribution=Distribution(config))
     fit_distribution(net, read, windows)

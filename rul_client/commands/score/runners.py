@@ -1,4 +1,4 @@
-"""Runners of `rul score`: processes of this machine, one a core, or the nodes of a Ray cluster.
+"""Runners of `rul score`: processes of this machine, one per core, or nodes of a Ray cluster.
 
 On a cluster a part is a task, not the call of an actor: a lost task runs again on the next free node, but a
 lost call waits until a node has room for its actor again. The processes of Ray keep their session between
@@ -54,26 +54,24 @@ def in_processes(count: int, job: Job, parts: Sequence[Part]) -> Generator[Tally
         ) from error
     finally:
         pool.shutdown(wait=is_done, cancel_futures=True)
-        if not is_done:  # a failure or Ctrl+C: what runs now would end up unread
+        if not is_done:  # a failure or Ctrl+C: results of running parts would be unused
             for process in multiprocessing.active_children():
                 process.terminate()
 
 
 def on_nodes(cluster: Cluster, job: Job, parts: Sequence[Part]) -> Generator[Tally]:
-    """Score parts on a cluster whose nodes see the same files; yield the counts in the order of parts.
+    """Score parts on a cluster with shared files; yield the counts in the order of parts.
 
     Raises:
         ClusterFailed: a node has another bundle of this name, or the cluster fails.
         RulError: as `score_part` says, for the first part that fails.
     """
+    # Other places are URLs and names of shipped bundles and fleets.
     places = {name: getattr(job, name) for name in ("bundle", "source", "output", "fleet")}
-    found = {name: str(Path(place).absolute()) for name, place in places.items() if _is_here(place)}
+    found = {
+        name: str(Path(place).absolute()) for name, place in places.items() if place and Path(place).exists()
+    }
     yield from cluster.map(partial(score_on_node, replace(job, **found), scorer_of(job).name), parts)
-
-
-def _is_here(place: str | None) -> bool:
-    """Tell whether this is a path, and not a URL or the name of a shipped bundle or fleet."""
-    return place is not None and Path(place).exists()
 
 
 def score_on_node(job: Job, bundle: ModelName, part: Part) -> Tally:
@@ -100,7 +98,7 @@ def _score(job: Job, part: Part) -> Tally:
 
 
 def _begin() -> None:
-    """Prepare a process: it ends with its parent, which alone hears Ctrl+C."""
+    """Prepare a process: it ends with its parent, and ignores Ctrl+C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pa.set_cpu_count(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
