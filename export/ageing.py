@@ -32,25 +32,25 @@ LIVES: Final = 200
 MOST_READINGS: Final = 1_000_000
 """Maximum number of readings of these lives; of longer ones every n-th cycle stands for its neighbours."""
 LONGEST_AGE: Final = 1_000_000
-"""Cycles from which all ages count as one."""
+"""Ages from this cycle on are treated as equal."""
 EVEN_GRID: Final = 75_000
 """RUL in cycles up to which the grid is even; above it `GEOMETRIC` more points reach the longest life."""
 GEOMETRIC: Final = 200
 MOVES: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 NOISES: Final = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
-"""How far a column may move in one regime, and how much it may scatter, over what is shared by all."""
+"""Candidate factors of a column's movement and scatter in one regime, over those shared by all regimes."""
 _PROFILES: Final = np.array([*product(MOVES, NOISES)])
 AGREE: Final = 0.02
-"""How much further from the deciles than the best profile another may be, root mean square over deciles."""
+"""Excess distance from the deciles, over that of the best profile, up to which a profile is kept (RMS)."""
 LEAST: Final = 1e-4
 LEAST_NOISE: Final = 0.1
-"""Standard deviation of the z-score from cycle to cycle below which a column may well repeat itself."""
+"""Cycle-to-cycle standard deviation of z-scores below which a healthy column may repeat values."""
 BAND_EDGES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6)
-"""Of the RUL that a unit is taken to have, in caps. Above the cap it goes by the unit's age."""
+"""Edges of RUL bands, in caps. Above the cap a unit is grouped by its age."""
 RUL_EDGES: Final = (0.1, 0.25, 0.5, 0.8)
 """Bins of predictions, in caps. Above 0.8 they scatter below the cap whatever the true RUL is."""
 AGES: Final = 8
-"""Bands of the unit's age, each with as many of training's readings; one more for an age not known."""
+"""Number of age bands with equally many training readings; one more is for an unknown age."""
 FAR_DEVIATIONS: Final = 6.0
 FAR_SCALE: Final = 0.1
 """A reading is in no regime where a setting is further than both from every centre: so many of the regime's
@@ -119,7 +119,7 @@ def normal_share(z: _Array) -> _Array:
 
 
 def training_readings(manifest: Manifest) -> tuple[_Integers, _Integers]:
-    """Age and RUL, in cycles, of the readings of `LIVES` units that live as training's quantiles have it."""
+    """Age and RUL, in cycles, of the readings of `LIVES` units with the training quantiles of life."""
     quantiles = manifest.degradation.life_quantiles
     at = (np.arange(LIVES) + 0.5) / LIVES
     lives = np.maximum(np.rint(np.interp(at, np.linspace(0, 1, len(quantiles)), quantiles)), 1).astype(
@@ -143,7 +143,7 @@ class Ageing:
 
     @classmethod
     def of(cls, manifest: Manifest, rul: _Integers, edges: _Array) -> Ageing:
-        """Read off the manifest, weighted by the RULs of all readings; `edges` part the bands."""
+        """Take the profile from the manifest, weighted by the RULs of all readings; `edges` bound bands."""
         longest = int(rul.max())
         even = min(longest, EVEN_GRID)
         near, far = np.arange(0, min(even, 40) + 1, 4), np.arange(40, even + 1, 15)
@@ -165,7 +165,7 @@ class Ageing:
         return own / np.maximum(own + self.noise**2, 1e-12)
 
     def bounds(self, cuts: _Array, low: _Array, high: _Array) -> tuple[_Array, _Array]:
-        """Least and most share of each RUL band's readings below these z-scores, [F, C] -> [F, K, C] twice.
+        """Minimum and maximum share of each RUL band's readings below z-scores, [F, C] -> [F, K, C] twice.
 
         Of all readings at least `low` and at most `high` are below. Each profile is moved, on a logistic
         scale, to where bands together have the share that is known.
@@ -198,7 +198,7 @@ class Ageing:
 
 
 def logit(share: _Array) -> _Array:
-    """Log of the odds, of shares that are kept off 0 and 1."""
+    """Log-odds of shares, which are clipped away from 0 and 1."""
     kept = np.clip(share, LEAST, 1 - LEAST)
     return np.log(kept / (1 - kept))
 
@@ -209,7 +209,7 @@ def logistic(odds: _Array) -> _Array:
 
 
 def cut_points(deciles: list[float]) -> tuple[_Array, _Array, _Array]:
-    """Cuts, the least share of readings up to each, and the most: [9] three times.
+    """Cuts, and the minimum and maximum share of readings up to each: [9] three times.
 
     Deciles that all differ are cuts with a known share. Where some are equal, the column has few values, and
     deciles only bound the share up to each; one that stands several times gets a cut just below it as well.
@@ -235,7 +235,7 @@ def cut_points(deciles: list[float]) -> tuple[_Array, _Array, _Array]:
 def _regime(
     manifest: Manifest, regime: Regime, ageing: Ageing
 ) -> tuple[_Array, NDArray[np.bool_], _Array, _Array]:
-    """Cuts [F, 9], what can stick [F], least and most share up to each bin [F, K, 11] twice."""
+    """Cuts [F, 9], whether a column can stick [F], minimum and maximum share up to each bin [F, K, 11]."""
     # In float32, as readings are: the manifest's digits tell all float32 values apart, but are not exact.
     edges = np.array(regime.histogram_edges, dtype=np.float32).tolist()
     told = [cut_points(deciles) for deciles in edges]

@@ -38,11 +38,11 @@ from model.faithfulness import Ask, Faithfulness, Reply
 from model.sensitivity import Sensitivity, measure_sensitivity, worn_readings
 
 MUCH: Final = 3.0
-"""A cycle with more weight than this, in equal shares, is looked at."""
+"""An end cycle with more weight than this, over equal weights, is examined."""
 CONSTANT: Final = 0.5
-"""Share of the weight that windows have whatever they hold, from which content does not explain it."""
+"""If windows have this share of the weight whatever their content, content does not explain it."""
 EARNED: Final = 0.5
-"""A cycle whose share of the effect is at least this part of its weight has earned it."""
+"""A weight is justified if the cycle's share of the effect is at least this part of it."""
 STEADY_QUANTILE: Final = 0.05
 
 Verdict = Literal["content decides", "earned", "sink"]
@@ -162,7 +162,7 @@ class EndWeight:
 
 
 def end_weights(answers: Mapping[str, FloatArray], lengths: IntArray, found: Faithfulness) -> list[EndWeight]:
-    """Return the ends of windows with much weight, of every head; `found` is of the same windows."""
+    """Return the end cycles with much weight, for every head; `found` belongs to the same windows."""
     rows = found.rows
     lengths, single = lengths[rows], found.single
     total = single.sum(axis=1).mean()
@@ -180,7 +180,7 @@ def end_weights(answers: Mapping[str, FloatArray], lengths: IntArray, found: Fai
 
 
 def sentence(end: EndWeight) -> str:
-    """Say in words whether the weight of an end matters."""
+    """Word whether the weight of an end cycle matters."""
     meaning = {
         "content decides": "it differs between windows: content decides, no sink",
         "earned": "the answer rests on this cycle as well: no sink",
@@ -194,13 +194,13 @@ def sentence(end: EndWeight) -> str:
 
 
 def sentences(ends: list[EndWeight]) -> list[str]:
-    """Say it of each end, or that no head has much weight on one."""
+    """Word each end cycle with much weight, or that there is none."""
     nothing = f"No sinks: no head has over {MUCH:g} x an equal share on the first or the last cycle."
     return [sentence(end) for end in ends] or [nothing]
 
 
 def asked(session: Session, manifest: Manifest) -> Ask:
-    """Return what predicts windows by a bundle's graph."""
+    """Return a function that predicts windows with a bundle's graph."""
 
     def ask(windows: WindowSet) -> Reply:
         answers = session.answer_all(windows)

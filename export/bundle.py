@@ -149,7 +149,7 @@ class Manifest(Frozen):
 
     @model_validator(mode="after")
     def _fits_itself(self) -> Manifest:
-        """Check that names differ and that every list has one entry a column, setting or RUL."""
+        """Check that names differ and that every list has one entry per column, setting or RUL."""
         names = [column.name for column in self.columns]
         heads = [each.head for each in self.entropy]
         if len({*names}) < len(names) or len({*heads}) < len(heads):
@@ -181,7 +181,7 @@ class Manifest(Frozen):
 
     @cached_property
     def contributing(self) -> tuple[int, ...]:
-        """Return the places of the columns that contribute: the sensors, and settings that are read."""
+        """Return the indices of contributing columns: the sensors, and settings if they are read."""
         return tuple(i for i, c in enumerate(self.columns) if c.role == "sensor" or self.reads_settings)
 
     @classmethod

@@ -16,11 +16,11 @@ from model.evaluation import BOOSTING_TITLES, TITLES, boosting_caution
 from model.prognostics import THIRDS
 
 LISTED: Final = 3
-"""Files of the data that are named."""
+"""Maximum data files to name."""
 READ: Final = " The network reads them, as they decide how long units last: they contribute to answers."
-"""Said of settings that do more than tell the regime."""
+"""Added if settings do more than determine the regime."""
 LINE: Final = 80
-"""Characters of a command's line."""
+"""Maximum characters in a line of a command."""
 
 
 class Meaning(NamedTuple):
@@ -68,7 +68,7 @@ MEANINGS: Final = {
         "Rank correlation of sensors' contributions with the change of RUL when each is hidden; 1 is best.",
     ),
 }
-"""Figures of `faithfulness_figures` and `sensitivity_figures` that are told, in order."""
+"""Figures of `faithfulness_figures` and `sensitivity_figures` to show, in order."""
 
 
 def meanings(names: Collection[str], *, explains_readings: bool) -> dict[str, Meaning]:

@@ -1,8 +1,8 @@
 """Conversion of a bundle of an earlier version to this version's format: the same graph, so the same answers.
 
-Format 2 keeps the drift reference in the metadata; it follows from the manifest alone. The digests in
-`SHA256SUMS`, and the model card that shows the graph's, came after it without a new number. Format 3 keeps
-profiles of some units; an earlier bundle gets one unit, which ages as all of them do in the mean.
+Format 2 added the drift reference to the metadata, computed from the manifest. Later, without a new format
+number, came the digests in `SHA256SUMS` and the graph's digest in the model card. Format 3 added profiles of
+some units; an earlier bundle gets one unit that ages like the average.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from export.session import Session, open_contents
 
 
 def convert_bundle(folder: BundleFolder) -> Manifest:
-    """Bring a bundle's metadata, model card and digests to this version, in place; all else stays.
+    """Convert a bundle's metadata, model card and digests to this version, in place; nothing else changes.
 
     Raises:
         InvalidBundle: the bundle needs no conversion, or does not answer as its golden windows say.
@@ -94,6 +94,6 @@ def _raised(fields: dict[str, Any], folder: BundleFolder) -> Manifest:
 
 
 def _typical_unit(degradation: dict[str, Any]) -> dict[str, Any]:
-    """Return a unit of the median life that ages as all units do in the mean."""
+    """Return a unit of median life that ages like the average unit."""
     life, z = max(1, round(degradation["life_quantiles"][5])), degradation["z"]
     return {"life": life, "z": z[: max(1, sum(rul < life for rul in degradation["rul"]))]}

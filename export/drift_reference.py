@@ -1,4 +1,4 @@
-"""The shares of readings that a healthy fleet puts into each bin: what `service.drift` compares counts with.
+"""Drift reference: the share of readings of a healthy fleet in each bin, for `service.drift`.
 
 Computed at export (`export.ageing`) and kept in the ONNX file's metadata beside the manifest. A column is
 compared with what training saw of units of the same remaining life, and predictions with the RUL that
@@ -28,7 +28,7 @@ _Array = NDArray[np.float64]
 
 REFERENCE_KEY: Final = "rul_drift_reference"
 BELIEVED: Final = 0.8
-"""Share of the cap from which a prediction says no more than that the unit is far from its end."""
+"""Share of the cap from which a prediction only says that the unit is far from failure."""
 VALUE_BINS: Final = 10
 STUCK: Final = VALUE_BINS
 MISSING: Final = VALUE_BINS + 1
@@ -37,7 +37,7 @@ STUCK_CYCLES: Final = 10
 """This many equal readings in a row are no coincidence, even in a column of few values: one that keeps its
 value every other time repeats it so often once in 500 windows."""
 RARE: Final = 0.002
-"""Share of what training hardly ever saw: never 0, of which there is no logarithm."""
+"""Minimum share of a bin: the logarithm of 0 does not exist."""
 ENTROPY_SHARES: Final = (0.005, 0.99, 0.005)
 """Below, within and above the manifest's 0.5 and 99.5 % quantiles. The median would tell young units from old
 ones: where attention lies depends on the age."""
@@ -57,7 +57,7 @@ LAYOUT: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriftReference:
-    """What drift of one model is counted by and compared with."""
+    """Bins and expected shares of one model's drift."""
 
     names: tuple[str, ...]  # [F], of the columns
     heads: tuple[str, ...]  # [H], attention heads whose entropy is watched
@@ -132,6 +132,6 @@ class DriftReference:
 
 
 def floored(share: FloatArray) -> _Array:
-    """Shares of which none is below `RARE`, summing to 1."""
+    """Raise shares to at least `RARE`, with the sum 1."""
     raised = np.maximum(share, RARE)
     return raised / raised.sum(axis=-1, keepdims=True, dtype=np.float64)

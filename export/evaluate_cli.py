@@ -75,7 +75,7 @@ OF_LIVES: Final = {
     "life_coverage": "coverage of the interval",
 }
 LARGE: Final = 100.0
-"""Figure of a band, in cycles, from which tenths say nothing and the table does not fit a terminal."""
+"""Figures in cycles from this on are shown without decimals, so that the table fits a terminal."""
 GIVE_RULS: Final = "give their true RULs with --rul FILE (0 for a unit that failed)"
 CAUTION: Final = (
     "Warning: this data trained the network, so these errors are too low. See the errors of "

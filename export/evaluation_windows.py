@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from export.session import Session
 
 ALIVE_SHARE: Final = 0.1
-"""A unit whose interval starts above this share of the cap is no failed unit."""
+"""A unit whose interval starts above this share of the cap has not failed."""
 
 
 def matching_fleet(manifest: Manifest, name_or_path: str) -> Fleet:
@@ -88,7 +88,7 @@ def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajector
 
 
 def nothing_to_answer(manifest: Manifest) -> InvalidData:
-    """Return the error of data of which the service would refuse every window."""
+    """Make the error for data whose windows the service would all refuse."""
     most = f"{manifest.max_missing_fraction:.0%}"
     return InvalidData(f"expected windows with at most {most} of their readings missing; no unit has one")
 
@@ -136,7 +136,7 @@ def last_windows(trajectories: Sequence[Trajectory], ruls: Mapping[str, float], 
 def require_failures(
     session: Session, manifest: Manifest, units: Sequence[Trajectory], *, instead: str
 ) -> None:
-    """Refuse units that are said to have failed, where most of their last answers say otherwise.
+    """Refuse units that should have failed if most of their last answers say otherwise.
 
     A fleet with `run_to_failure = true` takes the last reading of any file for a failure. For truncated
     units the truth would be too low, and every figure wrong. Windows unlike the training data do not

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 TRACES: Final = 4
 """Sensors whose readings are drawn."""
 HEAT_ROWS: Final = 20
-"""Most sensors of the heatmap."""
+"""Maximum sensors in the heatmap."""
 LETTERS: Final = 140
-"""Most letters of a line of text."""
+"""Maximum letters in a line of text."""
 COLOURS: Final = "PuOr"
 """Orange takes cycles off, purple adds; safe for colour-blind readers."""
 

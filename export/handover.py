@@ -104,7 +104,7 @@ def shortened(value: Any) -> Any:  # noqa: ANN401 any JSON value
 
 
 def metadata_of(manifest: Manifest) -> dict[str, str]:
-    """Return the texts that a bundle's ONNX file carries: the manifest, and the drift reference of it."""
+    """Return the metadata of a bundle's ONNX file: the manifest and its drift reference."""
     return manifest.to_metadata() | drift_reference(manifest).to_metadata()
 
 
@@ -121,13 +121,13 @@ def golden_windows(session: Session, manifest: Manifest) -> Golden:
 
 
 def _to_digits_of_sensors(readings: FloatArray) -> FloatArray:
-    """Round readings to `SENSOR_BITS` binary digits: simulated ones have more than a sensor gives."""
+    """Round simulated readings to `SENSOR_BITS` binary digits, as many as a sensor gives."""
     mantissa, exponent = np.frexp(readings)
     return np.ldexp(np.rint(np.ldexp(mantissa, SENSOR_BITS)), exponent - SENSOR_BITS)
 
 
 def _reopened(model: Path, manifest: Manifest) -> Session:
-    """Open the written graph as a server does, and compare the manifest."""
+    """Open the written graph as a server does, and compare its manifest."""
     session = Session(model)
     found = Manifest.from_metadata(session.metadata, origin=model)
     DriftReference.from_metadata(session.metadata, found, origin=model)

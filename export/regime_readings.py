@@ -1,4 +1,4 @@
-"""Readings that a regime is expected to have, from a bundle's manifest: typical ones, and the healthy range.
+"""Expected readings of a regime, from a bundle's manifest: typical readings and the healthy range.
 
 A hidden cycle takes the typical readings, the training mean of its regime. The healthy range of a column is
 that of training units whose RUL was the cap or more. `rul attention`, explanations of the service and the
@@ -20,7 +20,7 @@ from model.regimes import Regimes
 DEVIATIONS: Final = 2.0
 """Half the width of the range, in standard deviations of healthy readings: 95 % of them are inside."""
 ROUNDING: Final = 1e-5
-"""Added to each side, over the size of the reading: rounding to float32 is no departure."""
+"""Relative margin on each side, so that rounding to float32 is not a departure."""
 
 
 class Typical:

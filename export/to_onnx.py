@@ -22,11 +22,11 @@ OPSET: Final = 17
 FIRST_STATE: Final = 5
 """Index of the input of ONNX' LSTM that takes the first state."""
 MODULE: Final = "/net/"
-"""The exporter puts it before the name of a node."""
+"""The exporter's prefix of node names."""
 FIRST_OUTPUT: Final = "_output_0"
-"""What the exporter adds to a node's name for its first output."""
+"""The exporter's suffix of a node's first output."""
 STORED_SINGLE: Final = 1000
-"""Least size of a constant that is worth a Cast."""
+"""Minimum size of a constant for a Cast."""
 
 
 def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
@@ -90,14 +90,14 @@ def _declare_last_cycle(graph: onnx.ModelProto) -> None:
 
 
 def _start_lstms_at_zero(graph: onnx.ModelProto) -> None:
-    """Leave out the first states of LSTMs: they are 0 by default; the nodes that shape traced zeros go."""
+    """Remove the first states of LSTMs, which are 0 by default, and the nodes that make them."""
     for node in graph.graph.node:
         if node.op_type == "LSTM":
             del node.input[FIRST_STATE - 1 :]  # with the lengths, which are empty
 
 
 def _transpose_lstms_once(graph: onnx.ModelProto) -> None:
-    """Put batch and directions of each LSTM's output in place by one Transpose, not by two.
+    """Order batch and directions of each LSTM's output by one Transpose instead of two.
 
     The exporter writes [T, D, B, H] -> [T, B, D, H] -> [T, B, DH] -> [B, T, DH]; between layers of a stack
     without the last step.
@@ -115,7 +115,7 @@ def _transpose_lstms_once(graph: onnx.ModelProto) -> None:
 
 
 def _drop_unused(graph: onnx.ModelProto) -> None:
-    """Drop nodes whose results nobody reads: the first states of LSTMs, which ONNX Runtime would compute."""
+    """Drop nodes with unused results, such as first states of LSTMs: ONNX Runtime would compute them."""
     read = {each.name for each in graph.graph.output}
     for node in reversed(graph.graph.node):
         if read.isdisjoint(node.output):
@@ -138,7 +138,7 @@ def _share_constants(graph: onnx.ModelProto) -> None:
 
 
 def _shorten_names(graph: onnx.ModelProto) -> None:
-    """Name the first output of a node as the node, and both as in the network: 16 kB less."""
+    """Give a node and its first output the same name, as in the network: saves 16 kB."""
 
     def short(name: str) -> str:
         return name.removesuffix(FIRST_OUTPUT).removeprefix(MODULE)

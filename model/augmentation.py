@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from model.training import TrainConfig
 
 NOISY: Final = 0.4
-"""Noise of a column in z-scores, from which on it gets `TrainConfig.noise`; a quieter one gets less."""
+"""Columns with at least this noise, in z-scores, get `TrainConfig.noise`; quieter ones get less."""
 IN_ONE_GAP: Final = 0.5
 """Share of the windows with lost cycles that lose them in one gap."""
 ENDS: Final = 10
-"""Cycles at the start and at the end of a life whose means tell what a unit keeps."""
+"""Cycles at the start and end of a life, from whose means lasting differences of units are estimated."""
 NORMAL: Final = math.sqrt(math.pi / 2)
-"""Standard deviation over mean absolute deviation, of a normal distribution."""
+"""Ratio of standard deviation to mean absolute deviation of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +99,7 @@ class Augmentation:
         return readings.masked_fill(lost, torch.nan), lengths, last_cycle.masked_fill(hidden, torch.nan)
 
     def _lost_cycles(self, lengths: Tensor, cycles: int) -> Tensor:
-        """Lose cycles of some windows, [B, T]: here and there, or in one gap."""
+        """Remove cycles of some windows, [B, T]: single ones, or one gap."""
         windows = len(lengths)
         here_and_there = self._chance(windows, cycles) < MOST_LOST * self._chance(windows, 1)
         in_one_gap = gaps(lengths, cycles, self._generator)

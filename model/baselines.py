@@ -17,9 +17,9 @@ from model.layers import Standardise, change_weights, features_of_change
 
 AT_ONCE: Final = 2048
 MOST_WINDOWS: Final = 50_000
-"""Windows that gradient boosting learns from; more cost time and did not lower the error of long lives."""
+"""Maximum windows to train gradient boosting; more did not lower the error of long lives."""
 RIDGE: Final = 1.0
-"""Weight of the squared coefficients against the sum of squared errors."""
+"""Weight of the squared coefficients relative to the sum of squared errors."""
 
 
 class MissingLibrary(RulError):

@@ -38,18 +38,18 @@ SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
 FEWEST_UNITS: Final = 10
-"""Units that a band needs; with fewer, its errors say too little and its scale stays."""
+"""Minimum units in a band; with fewer its scale is not changed."""
 MOST_CHANGE: Final = 3.0
-"""Largest factor that a band's scale is multiplied or divided by."""
+"""Maximum factor by which a band's scale is multiplied or divided."""
 ROUNDS: Final = 2
-"""A band's scale depends on the factors of its neighbours and on the bounds. More rounds follow noise."""
+"""Number of rounds: a band's scale depends on its neighbours and the bounds. More rounds fit noise."""
 MOST_LEFT_OUT: Final = 300
 SMALLEST_BOUND: Final = 1e-3
-"""Least distance of an interval's bound from the answer, in scales, where errors are compared with it."""
+"""Minimum distance of an interval's bound from the answer, in scales, when errors are divided by it."""
 SHORT_SHARE: Final = 0.3
 """Share of the training windows that are repeated as short histories, whose errors are larger."""
 GAP_SHARE: Final = 0.2
-"""Share of the training windows that are repeated with a gap: else an interval is as narrow with one."""
+"""Share of the training windows that are repeated with a gap, so that intervals widen with gaps."""
 AGELESS_SHARE: Final = 0.2
 """Share of the training windows that are repeated without a cycle number: their errors are larger too."""
 LENGTHS: Final = (1 / 5, 1 / 3, 1 / 2, 3 / 4, 1)
@@ -72,7 +72,7 @@ class Read:
 
     @property
     def ranking(self) -> FloatArray:
-        """Return what ranks cycles by importance, [W, T]: evidence, or attention without it."""
+        """Return the ranking values of cycles, [W, T]: evidence or, without it, attention."""
         return self.attention if self.evidence is None else self.evidence
 
 
@@ -334,7 +334,7 @@ def entropy_references(net: RulNetwork, windows: WindowSet) -> list[dict[str, An
 
 
 def length_bands(context: int) -> list[tuple[int, int]]:
-    """Return the shortest and longest windows of each entropy band, in cycles; full ones are alone.
+    """Return the shortest and longest windows of each entropy band, in cycles; full windows have their own.
 
     >>> length_bands(60)
     [(2, 11), (12, 19), (20, 29), (30, 44), (45, 59), (60, 60)]

@@ -1,4 +1,4 @@
-"""Cells of text tables: what separates them, and their numbers, in files and in bodies alike.
+"""Cells of text tables, in files and request bodies: delimiters and numbers.
 
 This module must not know files, tables or columns.
 """
@@ -19,7 +19,7 @@ HINTS: Final = {
     ".": ": this file has decimal commas, so write no point",
     ",": ": write a decimal point; decimal commas are read where ; separates columns",
 }
-"""Ends of the error, by the decimal sign that the table does not use."""
+"""End of the error, by the decimal sign that the table does not use."""
 MOST_SHOWN: Final = 64
 """Characters of a cell in an error."""
 
@@ -34,7 +34,7 @@ def delimiter_of(head: str) -> str:
 
 
 def number_of(cell: str, *, decimal: str = ".") -> float | None:
-    """Read a cell, stripped; None where it has no reading. True and false are 1 and 0.
+    """Read a stripped cell; return None if it has no reading. True and false are 1 and 0.
 
     Raises:
         ValueError: the cell is no number; the message is fit for a user.

@@ -15,11 +15,11 @@ import numpy as np
 from model.domain import Trajectory
 
 MOST_WEIGHT: Final = 10.0
-"""Most that a failed unit counts for: few of its age are left then, and one must not decide alone."""
+"""Maximum weight: at high ages few units are left, and one must not decide alone."""
 
 
 def failed_units(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Select the units with a known failure, each weighted by the inverse probability of its being seen.
+    """Select units with a known failure, weighted by the inverse probability of being uncensored.
 
     That probability is the Kaplan-Meier estimate of being uncensored up to the unit's last cycle, over all
     units (Robins and Rotnitzky, 1992, "Recovery of information and adjustment for dependent censoring using

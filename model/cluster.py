@@ -23,7 +23,7 @@ RayAddress = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS", help="Ray cluster: HOST:PORT, or auto on a node.")
 ]
 ANSWER_SECONDS: Final = 10.0
-"""Longest wait for the cluster's port; Ray itself waits for minutes."""
+"""Maximum seconds to wait for the cluster's port; Ray itself waits for minutes."""
 
 
 class ClusterFailed(RulError):
@@ -34,7 +34,7 @@ class Cluster:
     """A connected Ray cluster."""
 
     def __init__(self, *, threads: int, gpus: int, start: Callable[[], object]) -> None:
-        """Give each task these CPU threads and GPUs; `start` runs before each task, in its process."""
+        """Set CPU threads and GPUs per task; `start` runs before each task, in its process."""
         self._threads = threads
         self._gpus = gpus
         self._start = start

@@ -56,11 +56,11 @@ from model.sensitivity import (
 HIDDEN_SHARE: Final = 0.2
 """Share of a window's cycles that are hidden for the model card."""
 SHORT_LACK: Final = 0.1
-"""Coverage below the nominal one by more than this makes a short history insufficient."""
+"""A history is insufficient if its coverage is below the nominal one by more than this."""
 HIDDEN_WINDOWS: Final = 1000
 """Approximate number of windows in which cycles are hidden; each needs many predictions."""
 MOST_WINDOWS: Final = 20_000
-"""Approximate number of windows that are predicted; lives of more cycles in all are read every n-th cycle."""
+"""Approximate number of predicted windows; if lives have more cycles, every n-th one is predicted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +169,7 @@ def held_out_lives(
 
 
 def _life(fold: Fold, trajectory: Trajectory, every: int, most_missing: float) -> Life | None:
-    """Predict one unit at every n-th reading, its last included, where too little is missing to refuse it."""
+    """Predict one unit at every n-th reading, including its last, without windows that would be refused."""
     config = fold.net.config
     ends = np.arange(len(trajectory) - 1, -1, -every)[::-1]
     windows = windows_ending_at(trajectory, ends, length=config.context)

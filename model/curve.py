@@ -96,7 +96,7 @@ def _draw_error(error: Axes, curve: Sequence[Check]) -> None:
 
 
 def _draw_heads(axes: Axes, curve: Sequence[Check], kind: str) -> None:
-    """Draw one line a head; the attention of the answer is black."""
+    """Draw one line per head; the attention of the answer is black."""
     steps = [check.step for check in curve]
     names = [name for name in curve[0].figures if name.startswith(kind)]
     for name in names:

@@ -117,7 +117,7 @@ class ReadingsByCycle:
 
 
 def answerable(windows: WindowSet, most_missing: float) -> BoolArray:
-    """Tell which windows miss at most this share of their readings, [W]; the service refuses the others."""
+    """Return which windows miss at most this share of readings, [W]; the service refuses the others."""
     within = np.arange(windows.readings.shape[1]) < windows.lengths[:, None]
     missing = (np.isnan(windows.readings) & within[:, :, None]).sum(axis=(1, 2))
     return missing <= most_missing * windows.lengths * windows.readings.shape[2]

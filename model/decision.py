@@ -21,13 +21,13 @@ import numpy as np
 from model.domain import NEAR_CAP, FloatArray, InvalidData, tail_scale
 
 MOST_POINTS: Final = 4096
-"""Most points of a curve; a longer life has points several cycles apart."""
+"""Maximum points of a curve; in longer lives they are several cycles apart."""
 LONGEST_SHARE: Final = 0.1
-"""Survival at the longest life of training over that at the quantile before it: a longer one is possible."""
+"""Survival at the longest training life, over that at the quantile before: longer lives are possible."""
 
 
 class InvalidCosts(InvalidData, ValueError):
-    """Costs are no numbers above 0, or a failure costs no more than a planned stop."""
+    """Costs are not above 0, or a failure costs no more than a planned stop."""
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,7 +141,7 @@ class Forecast(NamedTuple):
 def remaining_life(
     forecast: Forecast, fleet: FleetLife, *, coverage: float, cap: float, age: float
 ) -> RemainingLife:
-    """Join everything that an answer says about the RUL to one monotone survival function.
+    """Combine estimate, interval and failure probabilities to one monotone survival function.
 
     Between its points the log-odds of failing are linear, and below the first they fall as in the tail of
     the stated probabilities. A running unit
@@ -207,7 +207,7 @@ class CostCurve:
         return i if self.cost_per_cycle[i] < self.run_to_failure else None
 
     def at(self, in_cycles: float) -> float:
-        """Return the cost per cycle of a stop in so many cycles."""
+        """Return the cost per cycle of a stop after this many cycles."""
         return float(np.interp(in_cycles, self.in_cycles, self.cost_per_cycle))
 
 
@@ -221,6 +221,6 @@ def cost_curve(life: RemainingLife, costs: Costs, *, age: float) -> CostCurve:
 
 @lru_cache(maxsize=1024)
 def best_fixed_age(fleet: FleetLife, costs: Costs) -> float | None:
-    """Find the age at which to stop every unit of a fleet; None where running to failure is cheaper."""
+    """Find the best age to stop every unit of a fleet; None if running to failure is cheaper."""
     curve = cost_curve(fleet.new_unit(), costs, age=0.0)
     return None if curve.best is None else float(curve.in_cycles[curve.best])

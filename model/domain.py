@@ -78,11 +78,11 @@ class RulState(StrEnum):
 
 
 LONGEST_GAP_SHARE: Final = 0.5
-"""Share of the context that a gap in a window may take."""
+"""Maximum gap in a window, as a share of the context."""
 
 
 def longest_gap(context: int) -> int:
-    """Return the most cycles between two readings of one window.
+    """Return the maximum number of missing cycles between two readings of one window.
 
     After a longer gap the window of a unit begins anew: most of it would be missing.
 

@@ -92,7 +92,7 @@ def nasa_score(error: FloatArray) -> float:
 
 
 def has_nasa_score(cap: float) -> bool:
-    """Tell whether NASA's score says something about a model with this cap, in cycles."""
+    """Return whether NASA's score is meaningful for a model with this cap, in cycles."""
     return cap <= SCORE_CAP
 
 
@@ -138,7 +138,7 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
 
 
 def rmse_difference(ours: Answered, theirs: Answered, *, cap: float) -> Figure:
-    """Compute our RMSE less theirs on the same windows, with a paired bootstrap."""
+    """Compute our RMSE minus theirs on the same windows, with a paired bootstrap."""
     if not (np.array_equal(ours.unit, theirs.unit) and np.array_equal(ours.truth, theirs.truth)):
         raise InvalidData("answers to different windows cannot be compared")
     truth = capped_rul(ours.truth, cap=cap)

@@ -126,7 +126,7 @@ class Wanted(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return how the row is called in what is printed."""
+        """Return the row's label in the output."""
         return " ".join([self.name, *self.settings])
 
     @property
@@ -136,7 +136,7 @@ class Wanted(NamedTuple):
 
 
 RowWatcher = Callable[[Wanted, int], None]
-"""Called with a row and the updates of all its folds that are done; a fold of a baseline is one."""
+"""Called with a row and its finished updates over all folds; a baseline's fold counts as one."""
 
 
 class HeldOut(NamedTuple):
@@ -283,7 +283,7 @@ def require_heads(network: str) -> None:
 
 
 def without_head(net: RulNetwork, head: int) -> RulNetwork:
-    """Return a copy of the network in which no weight reads what this head read.
+    """Return a copy of the network with the weights that read this head set to 0.
 
     In `flagship` the last head still tells which columns are missing.
     """

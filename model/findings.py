@@ -1,4 +1,4 @@
-"""Findings: what the facts of a fleet's data mean for a training, one line each.
+"""Findings: consequences of facts about a fleet's data for training, one line each.
 
 Errors would ruin a training and stop it before it begins; warnings deserve a look; notes are good to
 know. `rul inspect` prints all, with the tables of the inspection; other commands print the first ones.
@@ -26,16 +26,16 @@ from model.screen import number_table, say, tell
 Level = Literal["error", "warning", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "note")
 NEARLY_CONSTANT: Final = 0.995
-"""Share of readings with one value from which a column says hardly anything."""
+"""A column with this share of equal readings is nearly constant."""
 MANY: Final = 0.001
-"""Share of outliers among a column's readings from which they deserve a look."""
+"""Share of outliers among a column's readings from which they are a warning."""
 LATE_START: Final = 0.1
 """Share of the median life at which records begin on average, from which cycle numbers may be no age."""
 OFTEN: Final = 0.1
 """Share of the readings at which windows begin anew, from which skipped cycles leave them short."""
 NUMBER: Final = "number the readings 1, 2, 3, .. or leave out the key cycle"
 MANY_RUNNING: Final = 0.2
-"""Share of units that have not failed, from which those that failed may be unlike the others."""
+"""Share of units that have not failed, from which the failed ones may not be representative."""
 FEW_UNITS: Final = 20
 """Failed units below which errors and intervals have wide bounds."""
 FEWEST_FOLDS: Final = 2

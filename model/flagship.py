@@ -33,9 +33,9 @@ from model.readout import Answer, Pools, ReadOut
 STEEPEST_SLOPE: Final = 0.4
 FLATTER_SLOPE: Final = 0.1
 FLATTEST_SLOPE: Final = 0.001
-"""First slopes of the recency heads, a cycle: means of the last 2.5 to 10 cycles, and of all."""
+"""Initial slopes of the recency heads, per cycle: means of the last 2.5 to 10 cycles, and of all."""
 LEADING_SLOPE: Final = 0.04
-"""The flatter slope where the column of the failure bound leads: means of 25 cycles, for it wears slowly."""
+"""Replaces `FLATTER_SLOPE` if the column of the failure bound leads: means of 25 cycles, for slow wear."""
 DIFFERENCE_SCALE: Final = 1.5
 """Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
 SEARCH_PENALTY: Final = 1e-3
@@ -55,9 +55,9 @@ VALUE_LIMIT: Final = 5.0
 POOL_LIMIT: Final = 6.0
 """Limit of scaled pools: windows unlike all others keep answers of a plausible size."""
 MOST_GAIN: Final = 30.0
-"""Limit of the gain of pools: it raises rounding errors too."""
+"""Limit of the gain of pools, which also raises rounding errors."""
 MANY_UNITS: Final = 100
-"""Units from which on the read-out is wide; with fewer a wide one learns to tell units apart."""
+"""Minimum units for the wide read-out; with fewer a wide one learns to tell units apart."""
 WIDE: Final = 192
 """Width of the layers over the pools with many units. Seeds differ less: FD001 has an RMSE of 7.98 cycles in
 place of 8.39, XJTU with 51 cells one of 23.6 in place of 22.7."""

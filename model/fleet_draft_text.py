@@ -38,7 +38,7 @@ def draft_toml(draft: Draft, *, name: str) -> str:
 
 
 def guesses(draft: Draft) -> list[str]:
-    """Say what was guessed and what could not be, a line each."""
+    """List what was guessed and what could not be, one line each."""
     by_role = {
         role: ", ".join(column.name for column in draft.columns.values() if column.role == role)
         for role in ("setting", "sensor")

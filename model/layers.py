@@ -24,7 +24,7 @@ SOFTMAX_BITS: Final = 32
 """Least precision of a softmax; sums of exponentials in 16 bits lose small weights."""
 
 CLOSED: Final = -1e4
-"""Input of a gate that lets nothing pass; half precision holds it."""
+"""Input that closes a gate; representable in half precision."""
 
 RECENT_CYCLES: Final = 10
 
@@ -104,7 +104,7 @@ class Standardise(nn.Module):
         return mean[regime], deviation[regime]
 
     def regime(self, readings: Tensor, observed: Tensor) -> Tensor:
-        """Find the nearest centre of each cycle, [B, T]; the first that the known settings cannot tell."""
+        """Find the nearest centre of each cycle by its known settings, [B, T]; the first of several."""
         scale, centre = self.get_buffer("setting_scale"), self.get_buffer("centre")  # [S], [R, S]
         setting = self.scaled_settings(readings, observed)  # [B, T, S]
         # (s - c)^2 over the known settings, without the term that all centres share: c^2 - 2 s c.

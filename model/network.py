@@ -31,7 +31,7 @@ BANDS: Final = (0.0, 1 / 12, 1 / 6, 1 / 3, 1 / 2, 3 / 4, 1.0)
 """Edges of the bands of predicted RUL whose intervals are calibrated each, in caps: narrow near failure."""
 HALF: Final = 0.5
 LEAST_RUNNING: Final = 1e-3
-"""Least probability of not having failed yet by which others are divided."""
+"""Minimum probability of not having failed yet, for divisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ class RulNetwork(nn.Module, ABC):
 
 
 class CycleNetwork(RulNetwork):
-    """Base of networks that answer with an attention-weighted sum of one value a cycle."""
+    """Base of networks that answer with an attention-weighted sum of one value per cycle."""
 
     @abstractmethod
     def read_cycles(self, inputs: Inputs) -> Cycles:

@@ -1,4 +1,4 @@
-"""Wrong usage of a command: its error quotes the value that came."""
+"""Wrong usage of a command: the error quotes the given value."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ LOCAL: Final = "http://localhost:3000"
 
 
 class InvalidAddress(typer.BadParameter, RemoteFailed):
-    """An address that no client understands; wrong usage of a command."""
+    """An invalid address; wrong usage of a command."""
 
 
 class InvalidKey(typer.BadParameter, RemoteFailed):
-    """An API key that no request can carry; wrong usage of a command."""
+    """An API key that cannot be sent; wrong usage of a command."""
 
 
 class Tls(NamedTuple):
@@ -32,7 +32,7 @@ class Tls(NamedTuple):
 
     Attributes:
         ca: Authorities that the server's certificate may come from; None: those of the system.
-        cert: Certificate of the client; None: it shows none.
+        cert: Certificate of the client; None: without.
         key: Private key of that certificate.
     """
 
@@ -121,7 +121,7 @@ OF_CREDENTIALS: Final = tuple(signature(_credentials).parameters)
 def in_place_of(
     parameter: str, maker: Callable[..., Any]
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Give a command the options of a function in place of one parameter, which gets what it returns."""
+    """Replace one parameter of a command by the options of a function, whose result it gets."""
     options = signature(maker, eval_str=True).parameters
 
     def change(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -144,7 +144,7 @@ asks_a_service: Final = in_place_of("credentials", _credentials)
 
 
 def is_loopback(host: str | None) -> bool:
-    """Say whether a host is this machine; no proxy leads there."""
+    """Return whether a host is this machine, which is reached without a proxy."""
     try:
         return ipaddress.ip_address(host or "").is_loopback
     except ValueError:
@@ -152,5 +152,5 @@ def is_loopback(host: str | None) -> bool:
 
 
 def in_path(name: str) -> str:
-    """Quote a name as a part of a path; `.` and `..` would be taken as folders."""
+    """Quote a name as a part of a path, also `.` and `..`, which would mean folders."""
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")

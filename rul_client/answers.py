@@ -1,4 +1,4 @@
-"""Typed answers of a service; what every client shares.
+"""Typed answers of a service, for all clients.
 
 A reader is tolerant: fields, codes and states of a later version are no error.
 """
@@ -21,13 +21,13 @@ from rul_client.readings import Window
 from service.core.queries import Clause, Decision, HealthState, Interval, ModelName, Together, WindowError
 
 Explain = Literal["none", "attention", "sensors", "full"]
-"""Grounds that an answer shows; see `service.core.queries.Explain`."""
+"""How much explanation an answer has; see `service.core.queries.Explain`."""
 DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
-"""States of an answer that is not to be acted on."""
+"""RUL states of answers that nobody should act on."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A shadow or canary beside a model; `returned` says which bound a canary has passed."""
+    """A shadow or canary beside a model; `returned`: the bound that a canary has passed."""
 
     kind: str
     model: ModelName
@@ -74,7 +74,7 @@ class UsualRange(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The grounds of an answer, by sensor and cycle, and in words; see `service.core.queries.Explanation`."""
+    """Explanation of an answer, by sensor and cycle and in words; see `service.core.queries.Explanation`."""
 
     columns: list[str]
     cycles: list[int]
@@ -109,7 +109,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
     @property
     def cycles_left(self) -> str:
-        """The RUL in words; where only the cap bounds it, it is no exact number, whatever its state."""
+        """The RUL in words; "at least" at the cap, or if it is the upper bound of its interval."""
         capped = self.rul_state == RulState.AT_LEAST_CAP or self.rul >= self.interval.upper > 0
         return f"at least {self.rul:g}" if capped else f"{self.rul:.1f}"
 
@@ -122,7 +122,7 @@ class Prediction(msgspec.Struct, frozen=True):
         return f"{named}{self.cycles_left} cycles left ({between}), {state}"
 
     def row(self) -> dict[str, Any]:
-        """Return the columns of `rul predict` that an answer alone has."""
+        """Return the columns of `rul predict` that follow from the answer."""
         return {
             "unit": self.unit,
             "rul": self.rul,
@@ -176,8 +176,8 @@ class Predictions(list[Prediction]):
 class Appended(msgspec.Struct, frozen=True):
     """A unit after its new readings.
 
-    `repeated` readings had been stored before. `prediction` is of the unit as it now stands; `refusal` says
-    why there is none.
+    `repeated` readings had been stored before. `prediction` is the unit's current one; `refusal` says why
+    there is none.
     """
 
     unit: str
@@ -194,8 +194,8 @@ class Answerer:
     """A model that answers windows, in this process or on a server.
 
     Attributes:
-        costs: Decisions are made with them.
-        max_in_flight: Calls of `answer` at a time.
+        costs: Costs for decisions.
+        max_in_flight: Maximum concurrent calls of `answer`.
         answer: Answers each window, in order; `sensors` and `full` are for models that explain readings.
     """
 

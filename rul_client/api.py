@@ -61,7 +61,7 @@ class _Reply(msgspec.Struct):
 
 
 class AsyncClient:
-    """A running service; every failure is a `RulError`, of the service or the connection a `RemoteFailed`."""
+    """A running service; failures are `RulError`s, those of service and connection `RemoteFailed`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class AsyncClient:
         raise RemoteFailed(f"{self.url} serves no model {model!r}, only {names}")
 
     async def manifest(self, model: str) -> Manifest:
-        """Return what a model says of itself: columns, context, metrics."""
+        """Return a model's manifest: columns, context, metrics."""
         if rpc := self._rpc:
             text: str | bytes = await self._retries.call(lambda: rpc.manifest(model))
         else:
@@ -138,9 +138,9 @@ class AsyncClient:
     ) -> Predictions:
         """Predict windows: of a file or DataFrame, the last one of each unit.
 
-        `unit` and `last_cycle` are of a window that names none. `partial` answers the good windows and
-        lists the others as `refused`. `store=False` keeps predictions out of the fleet. `costs` of a planned
-        stop and of a failure add the decision when to stop.
+        `unit` and `last_cycle` belong to a window without them. `partial` answers the good windows and lists
+        the others as `refused`. `store=False` keeps predictions out of the store. `costs` of a planned stop
+        and of a failure add a decision when to stop.
         """
         check_options(explain, costs)
         if isinstance(windows, str | Path | Frame):
@@ -181,10 +181,10 @@ class AsyncClient:
         store: bool = True,
         costs: Costs | None = None,
     ) -> Appended:
-        """Store readings of a unit by column, or a DataFrame; predict the unit as it now stands.
+        """Store readings of a unit, by column or as a DataFrame, and predict from all of its readings.
 
-        A value of each column is a reading; values in lists, with as many cycles, are several. Without
-        `cycle`, a reading is of the cycle after the last one stored. `costs` are as in `predict`, and errors.
+        Single values are one reading; lists are several readings, with as many cycles. The default of `cycle`
+        is the one after the last stored. `costs` and errors are as in `predict`.
         """
         check_options(explain, costs)
         window, cycles = numbered(columns, cycle)
@@ -205,7 +205,7 @@ class AsyncClient:
         limit: int = 100,
         after: str | None = None,
     ) -> FleetBody:
-        """List units by urgency, a page at a time; `q` is part of their names."""
+        """List one page of units by urgency; `q` filters by part of the name."""
         params = {"model": model, "state": state, "q": q, "limit": limit, "after": after}
         return await self.request("GET", "/v1/units", FleetBody, params=params)
 
@@ -231,7 +231,7 @@ class AsyncClient:
         return await self.request("POST", unit_path(unit, "/outcomes"), OutcomeReply, body)
 
     async def explain(self, unit: Unit, *, model: str | None = None, cycle: int | None = None) -> Prediction:
-        """Predict a unit from its stored readings up to a cycle, with all grounds."""
+        """Predict a unit from its stored readings up to a cycle, with a full explanation."""
         params = {"model": model, "cycle": cycle}
         found = await self.request("GET", unit_path(unit, "/explanation"), _Explained, params=params)
         return found.prediction
@@ -239,7 +239,7 @@ class AsyncClient:
     async def decision(
         self, unit: Unit, *, planned: float, failure: float, model: str | None = None
     ) -> UnitDecision:
-        """Say when to stop a unit, given the costs of a planned stop and of a failure."""
+        """Return when to stop a unit, given the costs of a planned stop and of a failure."""
         params = {"model": model, "planned": planned, "failure": failure}
         return await self.request("GET", unit_path(unit, "/decision"), UnitDecision, params=params)
 
@@ -253,7 +253,7 @@ class AsyncClient:
         *,
         repeatable: bool = True,
     ) -> Result:
-        """Ask by HTTP; entries of None are left out."""
+        """Send an HTTP request; entries of None are omitted."""
         sent = None if body is None else json_of(given_of(body))
         texts = {name: str(value) for name, value in given_of(params or {}).items()}
         call = partial(request, self._http, method, path, sent, texts)
@@ -276,7 +276,7 @@ class AsyncClient:
 def _blocking(
     method: Callable[Concatenate[AsyncClient, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Client, Parameters], Result]:
-    """Make a method that waits for the answer."""
+    """Make a synchronous method."""
 
     @wraps(method)
     def call(self: Client, *given: Parameters.args, **named: Parameters.kwargs) -> Result:
@@ -286,7 +286,7 @@ def _blocking(
 
 
 class Client:
-    """`AsyncClient` for code without an event loop: the same methods, on a loop in a thread of its own."""
+    """`AsyncClient` for code without an event loop: the same methods, run on a loop in a thread."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class Client:
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the loop; an interrupt cancels."""
-        if not self._thread.is_alive():  # nor does the thread of a process live in one that it forks
+        if not self._thread.is_alive():  # threads do not survive a fork
             work.close()
             why = "closed" if self._loop.is_closed() else "of another process"
             raise RuntimeError(f"the client of {self.asynchronous.url} is {why}: open another one")

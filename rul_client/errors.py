@@ -34,8 +34,8 @@ class Retryable(RemoteFailed):
     """A temporary failure.
 
     Attributes:
-        after_seconds: The pause that the server asks for, if any.
-        may_be_done: Whether the server may have done what it was asked: the connection broke.
+        after_seconds: The pause that the server requests, if any.
+        may_be_done: Whether the server may have completed the request although the connection broke.
     """
 
     def __init__(

@@ -16,14 +16,14 @@ from rul_client.answers import Explain
 from rul_client.readings import Unit, name_of
 
 Costs = Mapping[Literal["planned", "failure"], float]
-"""Of a planned stop and of a failure."""
+"""Costs of a planned stop and of a failure."""
 
 
 def check_options(explain: str, costs: object) -> None:
-    """Check what both transports send.
+    """Check the options that both transports send.
 
     Raises:
-        InvalidData: `explain` is unknown, or `costs` are none.
+        InvalidData: `explain` or `costs` are invalid.
     """
     if explain not in get_args(Explain):
         raise InvalidData(f"explain: expected one of {', '.join(get_args(Explain))}, got {explain!r}")
@@ -38,7 +38,7 @@ def check_options(explain: str, costs: object) -> None:
 
 
 def unit_path(unit: Unit, action: str = "") -> str:
-    """Return the path of a unit, or of something that is done with it.
+    """Return the path of a unit or of one of its actions.
 
     Raises:
         InvalidData: the unit has no name.
@@ -47,7 +47,7 @@ def unit_path(unit: Unit, action: str = "") -> str:
 
 
 def given_of(entries: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that are given: those of None are left out."""
+    """Return the options without those that are None."""
     return {name: value for name, value in entries.items() if value is not None}
 
 

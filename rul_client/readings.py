@@ -13,18 +13,18 @@ from model.domain import FloatArray, InvalidData
 WINDOW_KEYS: Final = frozenset({"unit", "last_cycle", "columns", "readings"})
 MAX_WINDOWS: Final = 64
 REQUEST_BYTES: Final = 8 * 1024 * 1024
-"""Half of what a server reads by default; wide or long windows go fewer at a time."""
+"""Half of a server's default limit; requests have fewer windows if these are wide or long."""
 READING_BYTES: Final = 20
-"""Of a reading as JSON."""
+"""Bytes of a reading as JSON."""
 BEYOND: Final = np.float64(1e39)
-"""What JSON has in the place of infinity: no float32 either, so the service refuses it."""
+"""Replaces infinity in JSON; not a float32 either, so the service refuses it."""
 Unit = str | int
 """Many sources number their units: 17 is "17"."""
 
 
 @runtime_checkable
 class Frame(Protocol):
-    """A pandas DataFrame: a reading a row, in columns `unit`, `cycle` and those of the model."""
+    """A pandas DataFrame: one reading per row, with columns `unit`, `cycle` and those of the model."""
 
     columns: Any
     index: Any
@@ -37,7 +37,7 @@ class Frame(Protocol):
 class Window(NamedTuple):
     """Readings [T, F] of a unit, NaN where missing; `last_cycle` numbers the last row.
 
-    `columns` name the columns; none: all of the model, in schema order.
+    `columns` names the columns; none: all of the model's, in schema order.
     """
 
     unit: str | None
@@ -50,7 +50,7 @@ class Window(NamedTuple):
         return dict(zip(self.columns, self.readings.T.tolist(), strict=False))
 
     def body(self) -> dict[str, Any]:
-        """Return the window as POST /v1/predict has it."""
+        """Return the window in the form of POST /v1/predict."""
         infinite = np.isinf(self.readings)
         if infinite.any():
             readings = np.where(infinite, np.copysign(BEYOND, self.readings), self.readings)
@@ -65,10 +65,10 @@ Readings = str | Path | Frame | FloatArray | Window | Mapping[str, Any] | Sequen
 
 
 def windows_of(given: Any, unit: Unit | None = None, last_cycle: float | None = None) -> list[Window]:  # noqa: ANN401
-    """Make windows of arrays, columns or windows; `unit` and `last_cycle` are of one that names none.
+    """Make windows from arrays, columns or windows; `unit` and `last_cycle` belong to one without them.
 
     Raises:
-        InvalidData: they are no readings.
+        InvalidData: they are not readings.
     """
     if isinstance(given, Window):
         return [given]
@@ -108,10 +108,10 @@ def window_of(
     *,
     columns: tuple[str, ...] = (),
 ) -> Window:
-    """Make a window of what callers name it by.
+    """Make a window from its parts.
 
     Raises:
-        InvalidData: `unit` is no name, or `last_cycle` no number.
+        InvalidData: `unit` is not a name, or `last_cycle` not a number.
     """
     try:
         cycle = None if last_cycle is None else float(last_cycle)
@@ -123,10 +123,11 @@ def window_of(
 def numbered(
     columns: Mapping[str, Any] | Frame, cycle: float | Sequence[float] | None
 ) -> tuple[Window, list[int] | None]:
-    """Make one or several readings of columns, and their cycle numbers if there are any.
+    """Make one or several readings from columns, with their cycle numbers if given.
 
     Raises:
-        InvalidData: there are no columns, not as many cycles as readings, or one is no whole number.
+        InvalidData: columns are missing, there are not as many cycles as readings, or a cycle is not a whole
+            number.
     """
     if not hasattr(columns, "items"):
         raise InvalidData(f"columns: expected values by column, got {type(columns).__name__}")
@@ -156,5 +157,5 @@ def _array(given: object, kind: type[np.float32 | np.float64] = np.float32) -> A
 
 
 def windows_per_request(readings: int) -> int:
-    """Number of windows of so many readings that fit in a request."""
+    """Return how many windows of this many readings fit in a request."""
     return max(1, min(MAX_WINDOWS, REQUEST_BYTES // (READING_BYTES * max(1, readings))))

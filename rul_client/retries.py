@@ -1,4 +1,4 @@
-"""Temporary failures: what is asked again, how often, and after which pause."""
+"""Retries of temporary failures: which, how often, and after which pause."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Retries(NamedTuple):
-    """Patience with a server.
+    """Retry policy.
 
     Attributes:
-        attempts: Most calls, the first included.
-        sleep: Waits so many seconds.
+        attempts: Maximum calls, including the first.
+        sleep: Waits for the given seconds.
     """
 
     attempts: int
     sleep: Sleep
 
     async def call(self, call: Callable[[], Awaitable[Result]], *, repeatable: bool = True) -> Result:
-        """Call until it succeeds or fails for good; what is not repeatable must not be done twice."""
+        """Call until success or a permanent failure; a call that is not repeatable must not run twice."""
         attempt = 1
         while True:
             try:

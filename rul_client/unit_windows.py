@@ -14,7 +14,7 @@ from model.domain import BoolArray, FloatArray, IntArray, Trajectory
 from rul_client.readings import Frame, Unit, Window, window_of
 
 LAST: Final = 2**62
-"""`every` for the last window alone: no unit has as many readings."""
+"""`every` for only the last window: no unit has as many readings."""
 
 
 class UnitWindows:
@@ -22,11 +22,11 @@ class UnitWindows:
 
     Args:
         units: At least one.
-        context: Most cycles of a window.
-        every: Each unit's last window, and of each so many cycles before it the last one.
+        context: Maximum cycles of a window.
+        every: Distance in cycles between the windows of a unit, from its last one backwards.
 
     Attributes:
-        unit: int64 [W], place of each window's unit.
+        unit: int64 [W], index of each window's unit.
         lengths: int64 [W], cycles of each window.
         last_cycle: int64 [W], cycle of each window's last reading.
     """
@@ -45,7 +45,7 @@ class UnitWindows:
         return len(self.unit)
 
     def apart(self, cycles: int) -> BoolArray:
-        """Tell which windows are so many cycles apart within their unit, [W]; its last one is."""
+        """Choose windows this many cycles apart within their unit, from its last one backwards, [W]."""
         chosen = np.zeros(len(self), np.bool_)
         for own in np.split(np.arange(len(self)), np.flatnonzero(np.diff(self.unit)) + 1):
             chosen[own[apart(self.last_cycle[own], cycles)]] = True
@@ -56,7 +56,7 @@ class UnitWindows:
         return [self.units[unit].unit for unit in self.unit[which].tolist()]
 
     def by_length(self, count: int) -> Iterator[IntArray]:
-        """Yield the places of all windows, at most `count` at once; short ones first, for less padding."""
+        """Yield the indices of all windows, at most `count` at once; short ones first, for less padding."""
         order = np.argsort(self.lengths, kind="stable")
         for start in range(0, len(order), count):
             yield order[start : start + count]
@@ -78,7 +78,7 @@ class UnitWindows:
 
 
 def apart(cycles: IntArray, every: int) -> IntArray:
-    """Choose the last of rising cycles, and of each `every` cycles before it the last one there is.
+    """Choose the last of rising cycles, and the last existing one of each `every` cycles before it.
 
     >>> apart(np.array([1, 2, 3, 4, 5, 9]), 4).tolist()  # of 2 to 5, and of 6 to 9
     [0, 4, 5]
@@ -91,7 +91,7 @@ def last_windows(
 ) -> list[Window]:
     """Make the last window of each unit of a file or DataFrame.
 
-    `unit` and `last_cycle` are of a DataFrame that names none.
+    `unit` and `last_cycle` belong to a DataFrame without these columns.
 
     Raises:
         InvalidData: it cannot be read, or has none of the model's columns.

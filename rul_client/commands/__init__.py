@@ -1,1 +1,1 @@
-"""Commands that ask a service: predict, outcomes, bench, top."""
+"""Commands that use a service: predict, outcomes, bench, top."""

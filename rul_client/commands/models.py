@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 CHANGE_SECONDS: Final = 180.0
-"""Longest wait for a change: longer than the service takes to check a bundle or to refuse it."""
+"""Maximum seconds to wait for a change: longer than the service takes to check a bundle."""
 
 Url = Annotated[str, typer.Option(help="The service: http or https://HOST:PORT.", callback=http_address)]
 Bundle = Annotated[str, typer.Argument(help="A shipped bundle, or a folder on the service's machine.")]
@@ -30,7 +30,7 @@ models = typer.Typer(
 
 
 class Connection(NamedTuple):
-    """The service that a command asks."""
+    """The service that a command calls."""
 
     url: str
     credentials: Credentials

@@ -30,7 +30,7 @@ class LinesRefused(RulError):
 
 
 async def report_file(client: AsyncClient, path: Path, *, replace: bool) -> None:
-    """Report each line of a file; name the lines that cannot be read or that the service refuses.
+    """Report each line of a file; list lines that cannot be read or that the service refuses.
 
     Raises:
         InvalidData: the file cannot be read, or has no such columns.
@@ -90,7 +90,7 @@ def _outcome(cells: dict[str, str]) -> dict[str, Any]:
 
 
 def _whole(cell: str) -> int | None:
-    """Read a cycle, 10.0 too; None: it is none."""
+    """Read a cycle number, also 10.0; return None if it is not one."""
     with contextlib.suppress(ValueError):
         number = number_of(cell)
         if number is not None and number.is_integer() and 0 <= number <= LARGEST_CYCLE:

@@ -1,4 +1,4 @@
-"""What the commands share that write: terminals, files, names that are safe to print."""
+"""Output of commands: terminals, files, and texts that are safe in spreadsheets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEALTH_STYLES: Final = {
 }
 FILE_WIDTH: Final = 200
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings of a text that spreadsheets take for a formula."""
+"""First characters of texts that spreadsheets run as formulas."""
 
 
 class NothingAnswered(RulError):

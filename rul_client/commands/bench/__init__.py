@@ -1,1 +1,1 @@
-"""`rul bench`: a running service under load."""
+"""`rul bench`: load on a running service."""

@@ -1,4 +1,4 @@
-"""What `rul bench` sends: simulated windows as requests, made before anything is measured."""
+"""Requests of `rul bench`, from simulated windows, made before the measurement."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pool(NamedTuple):
 
 
 def simulated_pool(manifest: Manifest) -> Pool:
-    """Cut windows of context length, shorter where no unit lived so long, at random ages."""
+    """Cut windows of context length at random ages; shorter ones if no unit lived so long."""
     units = simulate(manifest, manifest.schema_of_columns, units=UNITS, seed=SEED)
     rng, context = np.random.default_rng(SEED), manifest.context
     windows: list[Window] = []

@@ -1,4 +1,4 @@
-"""Runs `rul bench`: callers in a closed loop, in processes of their own, and a table of their figures."""
+"""Runs `rul bench`: callers in a closed loop, in separate processes, and a table of figures."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def _grpc(target: Target, stack: AsyncExitStack, path: str) -> Send:
 
 
 class Tally(NamedTuple):
-    """What one process measured: seconds of each answered call, calls by code, seconds, CPU seconds."""
+    """Figures of one process: seconds of each answered call, calls by code, seconds, CPU seconds."""
 
     latencies: list[float]
     codes: Counter[str]
@@ -116,7 +116,7 @@ class Tally(NamedTuple):
 
 
 def load(calls: Sequence[Call], target: Target, callers: int, seconds: float) -> Tally:
-    """Run callers for some seconds, in an event loop of their own."""
+    """Run callers for some seconds, in a new event loop."""
 
     async def run() -> Tally:
         async with AsyncExitStack() as stack:
@@ -164,7 +164,7 @@ def run_bench(
     processes: int,
     json_file: Path | None,
 ) -> None:
-    """Measure every scenario (protocol, callers, windows a call), print the table, write the file."""
+    """Measure every scenario (protocol, callers, windows per call), print the table, write the file."""
     models = asyncio.run(ready_models(target, model))
     pools = [simulated_pool(manifest) for _, manifest in models]
     measured: list[Measured] = []
@@ -194,7 +194,7 @@ def run_bench(
 async def ready_models(
     target: Target, model: str | None, *, transport: httpx.AsyncBaseTransport | None = None
 ) -> list[tuple[Model, Manifest]]:
-    """Find the named model, or all, of a service that is ready."""
+    """Find the named model, or all models, of a ready service."""
     async with AsyncClient(
         target.url, api_key=target.api_key, tls=target.tls, attempts=1, transport=transport
     ) as client:

@@ -1,1 +1,1 @@
-"""`rul demo`: a simulated fleet in fast time."""
+"""`rul demo`: a simulated fleet in fast motion."""

@@ -1,4 +1,4 @@
-"""Runs `rul demo`: units that age, fail and are replaced, and a screen of what the service says of them."""
+"""Runs `rul demo`: units that age, fail and are replaced, and a screen with the service's predictions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REMOVED: Final = 0.2
 DECIMALS: Final = 4
 SHOWN: Final = 8
 PAST_CYCLES: Final = 5
-"""Between predictions of the life that a unit has behind it when the demo begins."""
+"""Cycles between predictions of a unit's life before the demo begins."""
 
 
 class Machine:
@@ -62,7 +62,7 @@ class Machine:
         return list(range(self.age + 1, until + 1)), columns
 
     def past(self) -> list[Window]:
-        """Return windows of the cycles before `first`, for predictions that the service would have stored."""
+        """Return windows of the cycles before `first`, for predictions of the unit's past."""
         ends = range((self.first - 1) % PAST_CYCLES, self.first, PAST_CYCLES)
         return [
             Window(self.name, end, self._readings[max(0, end - self._context) : end], self._columns)
@@ -90,7 +90,7 @@ class Demo:
         return Machine(f"{self._seed:04}-{number:03}", manifest, rng, is_new=is_new)
 
     async def step(self) -> None:
-        """Let every unit run a cycle, or its whole life so far if the service does not know it.
+        """Run one cycle of every unit, or its whole life so far if the service does not know it.
 
         The successor of a unit that ends runs its first cycle in the same step.
         """
@@ -118,7 +118,7 @@ class Demo:
             return False
 
     def line(self) -> str:
-        """Say in one line what has happened."""
+        """Summarise the events in one line."""
         counts = self.counts
         return (
             f"{len(self.machines)} units, {counts['readings']:,} readings, {counts['failed']} failed, "

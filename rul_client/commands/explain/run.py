@@ -23,7 +23,7 @@ from rul_client.unit_windows import UnitWindows
 
 NAMES_SHOWN: Final = 10
 MOST_LIFE: Final = 400
-"""Most answers before an explained one."""
+"""Maximum answers before the explained one."""
 
 
 def explain_unit(
@@ -65,7 +65,7 @@ async def explained(answerer: Answerer, trajectory: Trajectory) -> Explained:
 
 
 def explained_of(prediction: Prediction, manifest: Manifest, window: Window, life: FloatArray) -> Explained:
-    """Take what the picture of an answer shows; `life` is [N, 4], cycle, RUL and its interval."""
+    """Collect the data of the picture; `life` is [N, 4]: cycle, RUL and its interval."""
     given, attention, interval = prediction.explanation, prediction.attention, prediction.interval
     if given is None or attention is None:
         raise AssertionError("a full explanation was asked for and is missing")

@@ -1,1 +1,1 @@
-"""`rul predict`: the units of a file, answered in this process or by a server."""
+"""`rul predict`: predictions for the units of a file, in this process or by a server."""

@@ -25,7 +25,7 @@ from service.core.window import WindowInput
 from service.settings import Settings
 
 BATCHES_PER_REQUEST: Final = 16
-"""A request sorts its windows into batches of similar length; larger requests need less padding."""
+"""Windows per request: they are batched by length, and larger requests need less padding."""
 
 
 class Unobserved:
@@ -41,7 +41,7 @@ NO_OBSERVER: Final[Any] = Unobserved()
 def answerer_of(
     runtime: Runtime, batcher: MicroBatcher, *, max_windows: int, threads: int, costs: Costs | None = None
 ) -> Answerer:
-    """Make an answerer of a graph in this process, whose requests have at most so many windows."""
+    """Make an answerer from a graph in this process, with at most this many windows per request."""
     loaded = LoadedModel.of(runtime, batcher, max_window_cycles=runtime.manifest.context)
     predictor = Predictor({loaded.name.name: loaded}, max_request_windows=max_windows)
 

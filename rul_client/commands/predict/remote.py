@@ -1,4 +1,4 @@
-"""A model on a server, as `rul predict --url` asks it."""
+"""A model on a server, for `rul predict --url`."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from rul_client.unit_windows import UnitWindows
 Row = dict[str, Any]
 """One line of the output, by `columns_of` its model; cycles are the unit's own numbers.
 
-None: no answer, or one cycle's entropy. The two sensors that weigh most have signed cycles of RUL; `trust`
-is None if it was not asked for. `act_at_cycle` has the lowest expected cost; None: running to failure costs
+None: no answer, or the entropy of a single cycle. The two leading sensors have signed cycles of RUL; `trust`
+is None if it was not requested. `act_at_cycle` has the lowest expected cost; None: running to failure costs
 least. `cost_ratio` is its cost per cycle over that of running to failure.
 """
 COLUMNS: Final = (
@@ -39,13 +39,13 @@ def columns_of(manifest: Manifest, *, decides: bool = False) -> tuple[str, ...]:
 
 
 def top_sensors(contributions: Mapping[str, float]) -> Row:
-    """Choose the two sensors that weigh most."""
+    """Choose the two sensors with the largest contributions."""
     most = heapq.nlargest(2, contributions.items(), key=lambda sensor: abs(sensor[1]))
     return dict(zip(GROUNDS, chain.from_iterable(most), strict=False))
 
 
 def _stop(made: Decision | None) -> Row:
-    if made is None:  # the answer is no ground for a decision
+    if made is None:  # the answer allows no decision
         return {}
     ratio = made.cost_per_cycle / made.run_to_failure_cost_per_cycle
     return {"act_at_cycle": made.act_at_cycle, "cost_ratio": ratio}
@@ -56,8 +56,8 @@ async def rows(
 ) -> AsyncIterator[list[Row]]:
     """Yield rows in the order of units and cycles, some at a time; memory holds only the requests in flight.
 
-    The row of a window without an answer is empty, and the reason is appended to `unanswered`. Trust costs a
-    window for each cycle, so only one row a unit has it.
+    The row of a window without an answer is empty, and the reason is appended to `unanswered`. Trust costs
+    one window per cycle, so only one row per unit has it.
     """
     explain: Explain = "attention"
     if answerer.manifest.explains_readings:

@@ -30,7 +30,7 @@ EXPENDABLE: Final = (
     "drawing", "top cycle", "entropy", "trust", "state", "sensors", "evidence", "failure", "cost ratio",
     "interval", "health",
 )  # fmt: skip
-"""Columns that a narrow terminal loses, the first first."""
+"""Columns to drop on a narrow terminal, in this order."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
 COUNTED: Final = {"unknown": "unknown: readings unlike the training data"}
 ASCII: Final = str.maketrans({"≥": ">=", "\N{EN DASH}": "-", "─": "-", "●": "o", "·": "-"})
@@ -127,7 +127,7 @@ class PeopleTable(RowWriter):
         return sum(widths.values()) + 2 * (len(widths) - 1)
 
     def _grounds_widths(self) -> dict[str, int]:
-        """Choose the columns that say what an answer rests on."""
+        """Choose the columns of the explanation."""
         if not self._manifest.explains_readings:
             return {"top cycle": 9}
         names = [self._manifest.columns[place].name for place in self._manifest.contributing]

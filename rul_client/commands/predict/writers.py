@@ -17,7 +17,7 @@ from rul_client.commands.output import csv_cell
 from rul_client.commands.predict.rows import Row
 
 DECIMALS: Final = 5
-"""Of a cycle, in CSV and JSON; further digits differ from one processor to the next."""
+"""Decimals of cycles in CSV and JSON; further digits depend on the processor."""
 ROWS_PER_GROUP: Final = 65536
 TYPES: Final = {name: pa.int64() for name in ("last_cycle", "top_cycle", "act_at_cycle")} | dict.fromkeys(
     ("unit", "rul_state", "health_state", "top_sensor", "second_sensor", "trust"), pa.string()
@@ -32,11 +32,11 @@ class RowWriter(ABC):
         """Write some rows."""
 
     def close(self) -> None:  # noqa: B027 not every format has an end
-        """Write what follows the last row."""
+        """Write the end of the output."""
 
 
 class CsvWriter(RowWriter):
-    """A header and one line a row; None is empty."""
+    """Writes a header and one line per row; None is empty."""
 
     def __init__(self, file: IO[bytes], columns: Sequence[str]) -> None:
         self._file = file
@@ -53,7 +53,7 @@ class CsvWriter(RowWriter):
 
 
 class JsonWriter(RowWriter):
-    """A list of objects, one a line."""
+    """Writes a list of objects, one per line."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -18,8 +18,8 @@ class Job:
         bundle: The bundle's name or folder.
         source, output: Paths or URLs.
         fleet: Describes the columns of the input: a fleet's name or TOML file.
-        every: Each unit's last window, and each one so many cycles before it.
-        part_readings: Most readings of a part.
+        every: Distance in cycles between the windows of a unit, from its last one backwards.
+        part_readings: Maximum readings in a part.
         attention, contributions: Whether the output has these columns.
     """
 

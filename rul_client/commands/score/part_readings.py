@@ -24,7 +24,7 @@ ROWS_PER_BATCH: Final = 16_384
 
 
 class Refusal(NamedTuple):
-    """A reading or window without an answer; `row` is that of the file, from 1. None: not of one row."""
+    """A reading or window without an answer; `row` counts from 1 in the file, None if not one row."""
 
     file: str
     row: int | None
@@ -40,7 +40,7 @@ class PartReadings:
 
     Attributes:
         file_of_unit: By the unit's name.
-        infinite: Readings that were infinite, and are missing.
+        infinite: Infinite readings, which count as missing.
         missing: Readings that files omit, by column of the model.
     """
 

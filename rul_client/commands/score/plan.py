@@ -32,7 +32,7 @@ from rul_client.commands.score.locations import Location
 from rul_client.unit_windows import LAST
 
 MOST_MIXED_ROWS: Final = 262_144
-"""Readings of a file whose units are not one after the other: it is read at once."""
+"""Maximum readings of a file with mixed rows of units, which is read at once."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -51,7 +51,7 @@ class Part:
     """A unit of work: whole units, whose answers are one file.
 
     Attributes:
-        windows: Windows that it gives if no reading is refused and no cycle skipped.
+        windows: Number of its windows if no reading is refused and no cycle skipped.
     """
 
     number: int
@@ -102,8 +102,8 @@ def make_plan(source: Location, fleet: Fleet, *, every: int, part_readings: int,
     Args:
         source: The folder or file.
         fleet: Names the columns of the files.
-        every: Each unit's last window, and each one so many cycles before it.
-        part_readings: Most readings of a part; a unit with more is a part.
+        every: Distance in cycles between the windows of a unit, from its last one backwards.
+        part_readings: Maximum readings in a part; a unit with more is a part of its own.
         allow_absent: Whether a column of the model may be missing.
 
     Raises:
@@ -181,7 +181,7 @@ class _Planner:
                     yield from self._runs_of(file, Slice(name, 0, rows, own))
 
     def _runs_of(self, file: Any, whole: Slice) -> Iterator[_Run]:  # noqa: ANN401 pyarrow is untyped
-        """Yield the runs of one file; all of it where the rows of a unit are not together."""
+        """Yield the runs of one file; the whole file if the rows of its units are mixed."""
         start_of: dict[str, int] = {}
         is_mixed = False
         own = dict(whole.keys).get(self._fleet.unit_column)
@@ -228,7 +228,7 @@ def columns_of(
     *,
     optional: Sequence[str],
 ) -> list[str]:
-    """Return which columns of the fleet a file has, in it or in the names of its folders."""
+    """Return which columns of the fleet a file has, in itself or in the names of its folders."""
     cycle = [] if fleet.cycle_column is None else [fleet.cycle_column]
     header, wanted = [*file.schema_arrow.names, *keys], [*fleet.sources, *cycle, fleet.unit_column]
     return present(Path(name), header, wanted, optional)
@@ -242,7 +242,7 @@ def _keys(name: str, file: Any) -> dict[str, str]:  # noqa: ANN401 as above
 
 
 def _bounds(file: Any, column: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401 as above
-    """Yield each unit and its first row, as often as the unit changes; skip rows without a unit."""
+    """Yield unit and row wherever the unit changes; skip rows without a unit."""
     before, start = "", 0
     for group in range(file.num_row_groups):
         names, codes = names_of(file.read_row_group(group, columns=[column])[column])
@@ -255,7 +255,7 @@ def _bounds(file: Any, column: str) -> Iterator[tuple[str, int]]:  # noqa: ANN40
 
 
 def _grouped(runs: Iterable[_Run], most: int) -> Iterator[Part]:
-    """Join runs into parts of at most so many rows; a longer run is a part."""
+    """Join runs to parts of at most this many rows; a longer run is a part."""
     slices: list[Slice] = []
     number = rows = windows = 0
     for run in runs:

@@ -1,4 +1,4 @@
-"""Facts that the output of a run depends on, as `_run.json` holds them, and how two runs differ."""
+"""Facts that determine the output of a run, stored in `_run.json`, and differences of two runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rul_client.unit_windows import LAST
 
 
 def facts_of(scorer: Scorer, plan: Plan) -> dict[str, Any]:
-    """Return what the output depends on."""
+    """Return the facts that determine the output."""
     every = scorer.job.every
     return {
         "rul": VERSION,
@@ -33,7 +33,7 @@ def facts_of(scorer: Scorer, plan: Plan) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Word each fact that differs between two runs; an older version may not have written all of them."""
+    """Describe each fact that differs between two runs; older versions may lack some."""
     for name, value in now.items():
         old = before.get(name, value)
         if old == value:

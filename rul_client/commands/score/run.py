@@ -1,4 +1,4 @@
-"""Runs `rul score`: plans the parts, has those scored that are not finished, and sums up."""
+"""Runs `rul score`: plans the parts, scores those that are not finished, and sums up."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ RUN: Final = "_run.json"
 SUMMARY: Final = "_summary.json"
 
 FILES_NAMED: Final = 5
-"""Most files that a warning names."""
+"""Maximum files that a warning names."""
 LINES: Final = 20
 """Lines that a log gets over a whole run."""
 
 Runner = Callable[[Job, Sequence[Part]], Generator[Tally]]
-"""Scores parts wherever it likes; yields the counts of each."""
+"""Scores parts anywhere; yields the counts of each."""
 
 
 class OtherRun(RulError):
@@ -44,7 +44,7 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     Raises:
         InvalidData: the input cannot be read.
         InvalidBundle: there is no such bundle, or it cannot be trusted.
-        OtherRun: the output is of other options, another model or another input.
+        OtherRun: the folder's run has other options, another model or another input.
         CannotWrite: the output cannot be written.
         NothingAnswered: no window has an answer.
     """
@@ -82,7 +82,7 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
 
 
 def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
-    """Check that the output is of this run, or empty; return the names of its files.
+    """Check that the output folder is empty or of this run; return its file names.
 
     Raises:
         OtherRun: it is not.
@@ -126,7 +126,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 @contextmanager
 def _progress(console: Console, windows: int) -> Generator[Callable[[int], None]]:
-    """Show how many windows are done, of so many, with rate and time left; yield what adds to them.
+    """Show progress with rate and remaining time; yield a function that adds finished windows.
 
     A terminal gets a bar, a log gets lines.
     """
