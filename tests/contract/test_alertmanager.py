@@ -62,7 +62,7 @@ def test_an_alert_goes_to_whom_the_environment_names(environment, receiver, seve
     assert told.split() == [receiver]
 
 
-def test_what_a_variable_holds_is_taken_as_it_is(tmp_path):
+def test_the_value_of_a_variable_is_used_unchanged(tmp_path):
     both = next(one for one in read(tmp_path, EVERYTHING)["receivers"] if one["name"] == "both")
 
     assert both["webhook_configs"][0]["url"] == EVERYTHING["ALERT_WEBHOOK_URL"]
@@ -70,7 +70,7 @@ def test_what_a_variable_holds_is_taken_as_it_is(tmp_path):
     assert both["email_configs"][0]["require_tls"] is False
 
 
-def test_the_file_with_the_password_is_its_owners_alone(tmp_path):
+def test_only_its_owner_reads_the_file_with_the_password(tmp_path):
     assert filled_in(tmp_path, EVERYTHING).stat().st_mode & 0o077 == 0
 
 

@@ -71,7 +71,7 @@ def test_no_two_services_publish_the_same_port(services):
 
 
 @pytest.mark.system
-def test_a_port_is_open_to_this_machine_alone_unless_told_otherwise(services):
+def test_a_port_is_open_only_to_this_machine_by_default(services):
     addresses = {port["host_ip"] for service in services.values() for port in service["ports"]}
 
     assert addresses == {"127.0.0.1"}
@@ -97,7 +97,7 @@ def test_a_service_without_keys_answers_under_its_names_and_refuses_a_foreign_on
 
 @pytest.mark.system
 @pytest.mark.parametrize(("given", "expected"), [("", r"[\w+/]{32}"), ("chosen", "chosen")])
-def test_the_password_of_grafana_is_the_given_one_or_one_that_nobody_knows(services, given, expected):
+def test_the_password_of_grafana_is_the_given_one_or_random(services, given, expected):
     shell, option, script = services["grafana"]["entrypoint"]
     script = script.replace("$$", "$").replace("exec /run.sh", 'echo "$GF_SECURITY_ADMIN_PASSWORD"')
 
@@ -121,7 +121,7 @@ def test_every_file_that_a_container_mounts_is_here(services):
 
 @pytest.mark.system
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
-def test_what_is_kept_outlives_the_container(services, target):
+def test_stored_data_outlives_the_container(services, target):
     stage = DOCKERFILE.partition(f" AS {target}\n")[2].partition("\nFROM ")[0]
     service = services["rulserve" if target == "cpu" else "rulserve-gpu"]
 

@@ -224,7 +224,7 @@ def test_rul_experiment_prints_its_findings_the_row_its_heads_and_the_difference
         (("--row", "amnl", "--set", "causal=true"), "expected NAME=VALUE with a name of network 'amnl'"),
     ],
 )
-def test_what_a_row_cannot_do_is_refused_before_data_is_read(files, options, message):
+def test_an_unsupported_option_of_a_row_is_refused_before_data_is_read(files, options, message):
     result = experiment(files, *options, "--data", "missing.csv")
 
     assert message in str(result.exception)

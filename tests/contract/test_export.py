@@ -185,7 +185,7 @@ def test_a_broken_promise_is_found(tiny_bundle, output, change, broken):
     assert broken in [finding.promise for finding in findings if not finding.kept]
 
 
-def test_contributions_of_what_says_nothing_are_found(tiny_bundles):
+def test_wrong_contributions_of_missing_and_typical_readings_are_found(tiny_bundles):
     session, manifest = open_bundle(tiny_bundles("flagship"))
     more = Meddler(session, "sensor_contribution", lambda a, b: a + 0.01)
 

@@ -49,7 +49,7 @@ def sections() -> list[str]:
     return re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
 
 
-def test_the_page_is_what_the_code_declares():
+def test_the_page_is_generated_from_the_code():
     assert page() == PAGE, "run python -m observability.reference"
 
 

@@ -111,7 +111,7 @@ def test_both_of_two_events_have_to_be_found():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_answer_counts_from_what_decides(answered, kind):
+def test_the_rul_counts_from_the_deciding_event(answered, kind):
     answers, windows, _ = answered(kind)
 
     assert root_mean_square_error(answers["rul"] - windows.rul) < MOST_RMSE[kind]

@@ -23,7 +23,7 @@ def generated(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_committed_is_what_make_generate_writes(generated, name):
+def test_the_committed_code_equals_that_of_make_generate(generated, name):
     committed = ROOT / "service" / "proto" / name
 
     made = (generated / "service" / "proto" / name).read_text("utf-8")

@@ -166,7 +166,7 @@ def test_readings_are_kept_explained_and_decided_on(copy, served):
     assert decided["decision"]["act_in_cycles"] >= 0
 
 
-def test_the_client_prints_what_is_shown(copy, served):
+def test_the_client_prints_the_output_shown_in_the_readme(copy, served):
     printed = pasted(
         block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 3"), copy, served
     )
@@ -214,12 +214,12 @@ def walked_through(copy) -> str:
     return pasted(block("make setup").replace("make setup\n", ""), copy, 0)
 
 
-def test_a_fleet_of_ones_own_trains_exports_and_passes_its_check(copy, walked_through):
+def test_the_readers_own_fleet_trains_exports_and_passes_its_check(copy, walked_through):
     assert "RMSE" in walked_through
     assert (copy / "bundles/pumps/model.onnx").is_file()
 
 
-def test_a_fleet_of_ones_own_is_served_and_asked_about_the_file_as_it_is(copy, walked_through):
+def test_the_readers_own_fleet_is_served_and_predicts_its_file_unchanged(copy, walked_through):
     command = "rul serve --bundle bundles/pumps"
     assert f"`{command}`" in README
     port = free_port()

@@ -85,7 +85,7 @@ def test_a_graph_without_an_output_that_its_manifest_promises_is_refused(copied,
 
 
 @pytest.mark.skipif(CUDA in ort.get_available_providers(), reason="this ONNX Runtime has CUDA")
-def test_asking_for_a_gpu_where_there_is_none_is_refused(tiny_bundle):
+def test_a_gpu_that_is_requested_and_missing_is_an_error(tiny_bundle):
     with pytest.raises(InvalidBundle, match="RUL_PROVIDER=auto"):
         OnnxRuntime.load(tiny_bundle, provider=ProviderChoice.CUDA)
 

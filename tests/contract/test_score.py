@@ -66,7 +66,7 @@ def last_of_each(cycles, every):
     st.sampled_from([1, 2, 3, 7, LAST_ONLY["every"]]),
     st.integers(1, 50),
 )
-def test_windows_of_many_units_are_those_of_each_unit_cut_alone(steps, context, every, count):
+def test_windows_of_many_units_equal_those_of_each_unit(steps, context, every, count):
     units = [unit(str(i), own, seed=i) for i, own in enumerate(steps)]
     windows = UnitWindows(units, context=context, every=every)
     wanted = [windows_ending_at(each, last_of_each(each.cycles, every), length=context) for each in units]

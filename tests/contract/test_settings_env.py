@@ -65,7 +65,7 @@ def test_every_number_says_what_too_high_and_too_low_cause(name):
     assert "Too low: " in description
 
 
-def test_what_workers_tell_each_other_is_no_setting():
+def test_values_between_workers_are_not_settings():
     assert not {*WorkerSpec.__struct_fields__} & {*Settings.model_fields}
 
 

@@ -224,7 +224,7 @@ def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(trained, tm
     assert "curve.foo: the picture cannot be written: Format 'foo' is not supported" in str(result.exception)
 
 
-def test_a_network_and_what_it_goes_by_are_set_in_the_command(files, tmp_path):
+def test_the_command_sets_network_and_options(files, tmp_path):
     small = ("hidden=4", "convolution=4", "heads=2", "head_width=4", "causal=true", "entropy_weight=0.01")
     options = [word for setting in small for word in ("--set", setting)]
 

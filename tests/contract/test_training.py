@@ -184,7 +184,7 @@ def test_an_interrupted_run_with_dropout_goes_on_to_the_same_bits(finished, resu
     assert not (folder / "state.pt").exists()
 
 
-def test_what_is_behind_an_interrupted_run_is_not_trained_again(resumed):
+def test_finished_networks_of_an_interrupted_run_are_not_trained_again(resumed):
     *_, told = resumed
 
     assert told == list(range(29, 12 * (FOLDS + 1) + 1))  # the last check was at update 28
@@ -270,7 +270,7 @@ def test_a_training_that_diverges_stops_and_leaves_no_finished_run(units, tmp_pa
     assert not (tmp_path / "run.json").exists()
 
 
-def test_resuming_where_nothing_is_says_so(units, tmp_path):
+def test_resuming_without_a_run_is_an_error(units, tmp_path):
     with pytest.raises(InvalidCheckpoint, match=r"state\.pt: cannot be read"):
         run(units, tmp_path, resume=True)
 
@@ -330,7 +330,7 @@ def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
         ]
 
 
-def test_a_curve_of_training_alone_is_read_and_drawn_without_heads(tmp_path):
+def test_a_curve_without_heads_is_read_and_drawn(tmp_path):
     curve = [Check(step, 1.0 / step, 20.0, 0.001) for step in (4, 8)]
 
     write_curve(curve, tmp_path)
@@ -377,7 +377,7 @@ def test_each_check_has_entropy_and_sinks_of_each_head_on_held_out_windows(parts
         assert figures[f"last_{head}"] == pytest.approx(np.mean(last))
 
 
-def test_a_training_without_held_out_units_logs_the_gradient_alone(units):
+def test_a_training_without_held_out_units_logs_only_the_gradient(units):
     learner = trainer(train_all(units, FLEET))
 
     learner.learn(lambda *_: None)

@@ -49,7 +49,7 @@ def test_the_gpu_is_asked_through_buffers_of_its_own(folder):
     assert runtime._bound is not None
 
 
-def test_what_was_captured_for_one_size_of_batch_answers_after_all_others_were(folder):
+def test_a_captured_size_of_batch_answers_after_all_others_are_captured(folder):
     gpu, cpu = (
         OnnxRuntime.load(folder, provider=provider, max_batch_windows=512) for provider in ("cuda", "cpu")
     )
@@ -62,7 +62,7 @@ def test_what_was_captured_for_one_size_of_batch_answers_after_all_others_were(f
         assert_agree(gpu, cpu, asked)
 
 
-def test_every_thread_gets_what_was_captured(folder):
+def test_every_thread_gets_the_captured_graph(folder):
     runtime = OnnxRuntime.load(folder, provider="cuda")
     windows = probe_windows(runtime.manifest)
 
@@ -128,14 +128,14 @@ def test_golden_windows_agree_on_the_gpu(folder):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 33, 64])  # some fit their buffers, some are filled up
-def test_the_gpu_answers_what_the_cpu_answers(folder, batch):
+def test_the_gpu_answers_like_the_cpu(folder, batch):
     gpu, cpu = (OnnxRuntime.load(folder, provider=provider) for provider in ("cuda", "cpu"))
     windows = probe_windows(gpu.manifest).take(np.arange(batch))
 
     assert_agree(gpu, cpu, (windows.readings, windows.lengths, windows.last_cycle))
 
 
-def test_a_batch_on_the_gpu_answers_each_window_as_alone(folder):
+def test_a_batch_on_the_gpu_answers_each_window_as_a_batch_of_one(folder):
     runtime = OnnxRuntime.load(folder, provider="cuda")
     windows = probe_windows(runtime.manifest)
     together = runtime.run(windows.readings, windows.lengths, windows.last_cycle)

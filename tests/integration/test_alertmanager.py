@@ -94,7 +94,7 @@ def running(folder: Path, webhook: str) -> Iterator[httpx.Client]:
             process.terminate()
 
 
-def test_what_follows_from_a_known_cause_is_left_unsaid(client):
+def test_alerts_that_follow_from_a_known_cause_are_inhibited(client):
     expected = sorted([ALERTS[1], ALERTS[4]], key=str)
 
     def silenced():

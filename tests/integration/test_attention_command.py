@@ -66,7 +66,7 @@ def test_a_run_is_measured_as_its_bundle_is(tiny_bundle, tmp_path):
     assert of_run.stdout == of_bundle.stdout
 
 
-def test_one_unit_is_looked_at_alone_and_claims_nothing_about_others(attention):
+def test_the_figures_of_one_unit_have_no_interval_over_units(attention):
     result = attention("--unit", "pump-3")
 
     assert "unit pump-3" in result.stdout

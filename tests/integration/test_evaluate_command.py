@@ -113,7 +113,7 @@ def test_units_that_only_seem_to_have_failed_are_refused_in_one_line(tiny_bundle
     assert result.stdout == ""
 
 
-def test_units_without_a_failure_are_judged_by_their_true_ruls_alone(tiny_bundle, stopped, tmp_path):
+def test_units_without_a_failure_are_judged_only_by_their_true_ruls(tiny_bundle, stopped, tmp_path):
     by_rule = replace(FLEET, failure=FailureRule("vibration", at_least=99.0))
     (tmp_path / "pumps.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
     (tmp_path / "RUL.txt").write_text("\n".join(map(str, LEFT.values())))

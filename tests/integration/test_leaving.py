@@ -68,9 +68,7 @@ def client(narrow) -> Iterator[httpx.Client]:
         yield made
 
 
-def test_callers_who_close_their_sockets_take_their_windows_with_them_and_nobody_elses(
-    narrow, client, windows
-):
+def test_windows_of_disconnected_callers_leave_the_queue_and_no_others(narrow, client, windows):
     cancelled = metric(narrow, "rul_cancelled_total")
     left = gone(narrow, "http", "/v1/predict", "499")
     staying = [windows[i % len(windows)] for i in range(40)]
@@ -107,7 +105,7 @@ def ask(client: httpx.Client, window) -> str:
     return reply.json()["predictions"][0]["unit"]
 
 
-def test_grpc_callers_who_cancel_take_their_windows_with_them(narrow, windows):
+def test_windows_of_cancelled_grpc_calls_leave_the_queue(narrow, windows):
     cancelled = metric(narrow, "rul_cancelled_total")
     large = pb.PredictRequest(windows=[windows[0].message()] * (10 * WINDOWS), explain=pb.EXPLAIN_FULL)
     with grpc.insecure_channel(narrow.grpc) as channel:
@@ -127,7 +125,7 @@ def test_grpc_callers_who_cancel_take_their_windows_with_them(narrow, windows):
     assert gone(narrow, "grpc", "rul.v1.RulService/Predict", "INTERNAL") == 0
 
 
-def test_a_caller_who_leaves_within_its_body_harms_nobody(narrow, client, windows):
+def test_a_disconnect_within_a_body_affects_no_other_caller(narrow, client, windows):
     for _ in range(5):
         caller = socket.create_connection(("127.0.0.1", narrow.port), timeout=ANSWER_SECONDS)
         caller.sendall(

@@ -233,7 +233,7 @@ def test_a_store_that_cannot_be_addressed_ends_the_start_with_one_line(front_end
 @pytest.mark.parametrize(
     ("front_end", "setting"), [("envoy", "RUL_PORT"), ("uvicorn", "RUL_PORT"), ("uvicorn", "RUL_GRPC_PORT")]
 )
-def test_a_port_that_is_taken_is_said_in_one_line(front_end, tiny_bundle, tmp_path, setting):
+def test_a_port_in_use_is_an_error_of_one_line(front_end, tiny_bundle, tmp_path, setting):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -11,7 +11,7 @@ LAME_DUCK_SECONDS = 20
 """Longer than any step of a test takes."""
 
 
-def test_a_service_about_to_leave_says_so_first_and_answers_until_then(tiny_bundle, tmp_path, windows):
+def test_a_service_about_to_stop_is_not_ready_first_and_answers_until_then(tiny_bundle, tmp_path, windows):
     body = {"windows": [windows[0].json()]}
     settings = {"lame_duck_seconds": str(LAME_DUCK_SECONDS)}
     with (

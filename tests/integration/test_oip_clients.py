@@ -221,7 +221,7 @@ def test_kserve_shows_why_it_was_refused(kserve):
     assert "no model 'other' is loaded" in detail
 
 
-def test_what_is_not_served_is_unimplemented(triton_http, triton_grpc):
+def test_an_endpoint_that_is_not_served_is_404_or_unimplemented(triton_http, triton_grpc):
     assert triton_http.facts["no such config"].startswith("[404] no endpoint at")
     for call in ("no such config", "no such statistics"):
         assert triton_grpc.facts[call].startswith("[StatusCode.UNIMPLEMENTED] ")

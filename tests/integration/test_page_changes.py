@@ -66,7 +66,7 @@ def test_a_unit_is_renamed_and_deleted_behind_a_menu(opened, http):
 
 @desktop
 @expecting("409")
-def test_a_refusal_is_said_in_the_dialog(opened, http):
+def test_the_dialog_shows_a_refusal(opened, http):
     lives(http, "first", seed=5, share=0.2)
     page = show(opened, "first")
     page.get_by_label("More").click()

@@ -51,7 +51,7 @@ def test_a_model_is_shown_with_its_card_figures_and_columns(opened):
 
 
 @each_look
-def test_a_model_that_nobody_asked_says_that_figures_need_windows(opened):
+def test_a_model_without_requests_says_that_figures_need_windows(opened):
     opened.go("#/models/fd001")
     expect(opened.page.locator("[aria-label='Drift'] .badge")).to_have_text("Too few readings")
     expect(opened.page.locator("[aria-label='Accuracy']")).to_contain_text("RMSE")

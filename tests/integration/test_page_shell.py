@@ -82,7 +82,7 @@ def test_an_unknown_view_leads_back_to_the_fleet(opened):
 
 @desktop
 @pytest.mark.parametrize("place", ["#/unit/tiny/100%", "#/models/%E0%A4%A"])
-def test_an_address_that_is_not_encoded_is_said_to_lead_nowhere(opened, place):
+def test_an_address_that_is_not_encoded_is_not_found(opened, place):
     opened.go("#/")
     opened.page.get_by_role("heading", name="Fleet").wait_for()
     opened.go(place)

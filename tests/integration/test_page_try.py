@@ -247,7 +247,7 @@ def test_the_languages_are_tabs_for_the_keyboard(opened):
 
 @desktop
 @expecting("ERR_FAILED")
-def test_a_model_that_cannot_be_read_is_said_to_be_so(opened):
+def test_the_page_says_that_a_model_cannot_be_read(opened):
     page = opened.page
     page.route("**/v1/models/fd001", lambda route: route.abort())
     page.get_by_label("Model", exact=True).dispatch_event("change")

@@ -275,7 +275,7 @@ def test_a_new_reading_appears_by_itself_unless_somebody_works_on_the_page(opene
 
 @desktop
 @expecting("404")
-def test_an_unknown_unit_is_said_to_be_unknown(opened):
+def test_the_page_says_that_a_unit_is_unknown(opened):
     opened.go("#/unit/fd001/nobody")
 
     expect(opened.page.get_by_role("alert")).to_contain_text("nobody")
@@ -326,7 +326,7 @@ def test_the_whole_life_of_more_than_1000_cycles_is_shown(opened, http):
 
 
 @desktop
-def test_a_cycle_that_is_no_number_is_said_to_be_none(opened):
+def test_the_page_says_that_a_cycle_is_not_a_number(opened):
     opened.go("#/unit/fd001/worn?cycle=abc")
 
     expect(opened.page.get_by_role("alert")).to_contain_text("expected a whole number, got abc")

@@ -157,7 +157,7 @@ def test_a_file_that_is_not_there_is_one_line_and_1(tiny_bundle, tmp_path):
     assert (done.returncode, done.stderr) == (1, f"rul: {tmp_path / 'units.csv'}: no such file\n")
 
 
-def test_infinite_and_missing_values_are_told_once_on_stderr_and_answered_without(tiny_bundle, tmp_path):
+def test_infinite_and_missing_values_are_reported_once_on_stderr_and_count_as_missing(tiny_bundle, tmp_path):
     path, _ = write_fleet(tmp_path, pumps(units=2, seed=5), FLEET)
     lines = path.read_text(encoding="utf-8").splitlines()
     for line, broken in ((1, "inf"), (3, "-inf"), (4, "")):

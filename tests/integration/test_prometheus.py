@@ -311,7 +311,7 @@ def test_late_and_early_cycles_add_up_to_the_absolute_errors(scraped, seen):
     assert wait_until(lambda: difference() < 1e-9, ANSWER_SECONDS)
 
 
-def test_prometheus_scrapes_with_the_key_in_its_file_what_is_closed_to_others(tiny_bundle, tmp_path):
+def test_prometheus_scrapes_with_the_key_in_its_file_metrics_that_need_one(tiny_bundle, tmp_path):
     file = tmp_path / "keys.toml"
     key = add_key(file, "prometheus", ["metrics"])
     with running(tmp_path, str(tiny_bundle.path), keys_file=str(file)) as closed:

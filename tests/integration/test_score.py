@@ -79,7 +79,7 @@ def test_processes_end_with_a_killed_parent(options, tmp_path):
     process.communicate(timeout=SECONDS)
 
 
-def test_the_summary_is_said_and_kept(undisturbed):
+def test_the_summary_is_printed_and_stored(undisturbed):
     folder, said = undisturbed
 
     summary = json.loads(said)

@@ -34,7 +34,7 @@ def test_csv_is_written_to_standard_output_with_a_header(simulate, manifest):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_file_and_its_fleet_are_what_training_reads(simulate, manifest, tmp_path, suffix):
+def test_training_reads_the_simulated_file_and_its_fleet(simulate, manifest, tmp_path, suffix):
     data, fleet_file = tmp_path / f"units.{suffix}", tmp_path / "fleet.toml"
 
     result = simulate("--units", 12, "--output", data, "--fleet", fleet_file)

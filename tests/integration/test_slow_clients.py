@@ -50,7 +50,7 @@ def call(server: Server, *metadata: tuple[str, str]) -> grpc.RpcError:
 
 
 @pytest.mark.parametrize("part", ["", "{"], ids=["nothing", "a part"])
-def test_a_body_that_does_not_come_is_told_408(server, part):
+def test_a_body_that_does_not_arrive_gets_408(server, part):
     with connect(server) as client:
         client.sendall(f"{HEAD}content-length: 99\r\n\r\n{part}".encode())
 

@@ -89,7 +89,7 @@ async def ask_thrice(stub, unit: str, row: list[float]) -> set[str]:
 
 
 @pytest.mark.parametrize("how", ["cancels", "closes its connection"])
-def test_a_caller_who_leaves_takes_its_streams_with_it(server, golden, how):
+def test_the_streams_of_a_disconnected_caller_end(server, golden, how):
     row = golden.readings[0][0].tolist()
     gone = {"code": "CANCELLED", "protocol": "grpc", "route": "rul.v1.RulService/PredictStream"}
     wait_until(
@@ -112,7 +112,7 @@ def test_a_caller_who_leaves_takes_its_streams_with_it(server, golden, how):
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
-def test_open_streams_are_told_when_the_service_stops_and_do_not_hold_it_up(
+def test_open_streams_end_when_the_service_stops_and_do_not_delay_it(
     front_end, tiny_bundle, tmp_path, golden
 ):
     row = golden.readings[0][0].tolist()

@@ -28,7 +28,7 @@ TERMINAL = {"COLUMNS": "120", "LINES": "60", "TERM": "xterm"}
 rul_top = partial(rul, "top", **TERMINAL)
 
 
-def test_what_is_asked_between_two_scrapes_is_shown(server, http, stub, windows):
+def test_requests_between_two_scrapes_are_shown(server, http, stub, windows):
     watching = subprocess.Popen(
         command(server.http, "--once", "--interval", 1),
         env=clean_environment(**TERMINAL),

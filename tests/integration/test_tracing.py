@@ -129,7 +129,7 @@ def test_a_collector_that_is_not_there_fails_no_request_and_holds_up_no_shutdown
     assert ended == 0
 
 
-def test_an_endpoint_that_is_none_ends_start_up_with_its_name(tiny_bundle, tmp_path):
+def test_an_invalid_endpoint_ends_the_start_with_its_name(tiny_bundle, tmp_path):
     settings = {"tracing": "true", "otlp_endpoint": "localhost:4318"}
     with running(tmp_path, str(tiny_bundle.path), ready=False, **settings) as server:
         assert server.process.wait(ANSWER_SECONDS) == 1

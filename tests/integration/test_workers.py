@@ -61,7 +61,7 @@ def inodes_of(server: Server) -> set[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="restartable sequences are Linux's")
-def test_what_is_free_is_kept_by_processor_and_not_by_thread(server):
+def test_free_memory_is_cached_per_processor_and_not_per_thread(server):
     for worker in workers_of(server):
         assert "glibc.pthread.rseq=0" in worker.environ()["GLIBC_TUNABLES"]
 
@@ -108,7 +108,7 @@ def assert_only_its_ports_are_open(server: Server) -> None:
     assert {Path(name).parent.stat().st_mode & 0o777 for name in named} == {0o700}
 
 
-def test_both_workers_answer_and_whoever_is_scraped_counts_what_all_did(server, query):
+def test_both_workers_answer_and_a_scrape_of_either_counts_both(server, query):
     labels = {"protocol": "http", "route": "/v1/predict"}
     before = metric(server, "rul_requests_total", **labels)
     busy = {worker.pid: sum(worker.cpu_times()[:2]) for worker in workers_of(server)}

@@ -128,7 +128,7 @@ def test_without_keys_everyone_may_ask_for_everything_but_changes_of_the_service
         Credentials([]).check(KeyScope.ADMIN, "", "")
 
 
-def test_an_empty_key_file_lets_nobody_in(file):
+def test_an_empty_key_file_refuses_everyone(file):
     file.touch()
 
     with pytest.raises(Unauthenticated):

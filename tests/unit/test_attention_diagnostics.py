@@ -32,7 +32,7 @@ def one_hot(count, at):
     return attention
 
 
-def test_uniform_attention_says_nothing_and_is_told_so():
+def test_uniform_attention_is_reported_as_uniform():
     lengths = np.array([5, 20])
 
     report = report_head("mean", uniform(lengths), lengths, BAND)

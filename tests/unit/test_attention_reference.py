@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("kind", SCORES)
-def test_scores_of_many_heads_and_windows_are_those_of_each_alone(kind):
+def test_scores_of_many_heads_and_windows_equal_those_of_each(kind):
     query, key = torch.from_numpy(drawn(2, 3, 5, 4, seed=1)), torch.from_numpy(drawn(2, 3, 6, 4, seed=2))
     torch.manual_seed(SEED)
     score = Score(kind, width=4, heads=3).double()

@@ -272,7 +272,7 @@ def test_yielding_ends_when_it_brings_no_windows(one_core):
     assert one_core.yields == YIELDS_IN_VAIN
 
 
-def test_a_caller_alone_yields_once(one_core):
+def test_a_single_caller_yields_once(one_core):
     one_core.submit(1.0)
     one_core.yields = 0
 

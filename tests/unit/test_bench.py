@@ -216,7 +216,7 @@ async def test_all_models_are_asked_or_the_named_one_and_an_unknown_one_is_refus
 
 @pytest.mark.parametrize("protocol", ["json", "grpc"])
 @pytest.mark.parametrize("store", [False, True])
-def test_a_load_test_does_not_write_into_the_fleet_unless_told(protocol, store):
+def test_a_load_test_stores_no_predictions_by_default(protocol, store):
     (call,) = calls_of(
         protocol, [simulated_pool(MANIFEST)], 1, identical=True, **{"store": True} if store else {}
     )

@@ -102,7 +102,7 @@ def ended_process():
     return ended.pid
 
 
-def test_what_is_so_now_is_added_over_the_workers_that_live(path):
+def test_gauges_are_added_over_living_workers(path):
     first, second = boards(path)
     mine, theirs = first.slots("open", 1), second.slots("open", 1)
     mine.own[0], theirs.own[0] = 2, 3

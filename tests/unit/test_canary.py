@@ -123,7 +123,7 @@ def test_the_answers_of_a_canary_are_counted_as_the_candidates_and_the_others_as
     assert seen == [(answered, served)]
 
 
-def test_workers_judge_by_what_all_of_them_have_seen(tmp_path):
+def test_workers_judge_drift_by_the_windows_of_all_workers(tmp_path):
     (tmp_path / "board").touch()
     boards = [Board(tmp_path / "board", worker=worker, workers=2) for worker in range(2)]
     (one, _), (other, reasons) = (make_canary(board=board, windows=4) for board in boards)

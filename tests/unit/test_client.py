@@ -130,7 +130,7 @@ async def test_a_window_that_the_server_refuses_has_its_reason():
         (httpx.RemoteProtocolError("peer closed"), 0.5),
     ],
 )
-async def test_what_passes_is_asked_again_after_the_time_that_the_server_names_up_to_a_limit(response, pause):
+async def test_temporary_failures_are_retried_after_the_servers_pause_up_to_a_limit(response, pause):
     server = Server(response, good())
 
     answers = await server.ask()
@@ -550,7 +550,7 @@ async def test_a_unit_may_be_a_number_wherever_it_is_named(unit):
     assert actions == ["explanation", "decision", "outcomes"]
 
 
-def test_a_client_without_an_event_loop_waits_and_asks_as_often_as_it_is_told():
+def test_a_client_without_an_event_loop_waits_and_retries_as_configured():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = "http://{}:{}".format(*silent.getsockname())
         with (
@@ -566,7 +566,7 @@ def test_a_client_closes_twice():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads: the case
-def test_a_client_of_another_process_says_so_and_does_not_wait():
+def test_a_client_of_another_process_is_an_error_at_once():
     client = Client("http://rul.test")
     child = os.fork()
     if child == 0:
@@ -582,7 +582,7 @@ def test_a_client_of_another_process_says_so_and_does_not_wait():
     client.close()
 
 
-def test_a_closed_client_says_so():
+def test_a_closed_client_is_an_error():
     client = Client("http://rul.test")
     client.close()
 
@@ -701,7 +701,7 @@ async def test_grpc_gives_the_same_answers_as_http():
     assert [(refused.unit, refused.detail) for refused in by_grpc.refused] == [("2", "too little")]
 
 
-async def test_grpc_sends_what_http_does():
+async def test_grpc_sends_the_same_as_http():
     stub = Stub(GRPC_REPLY, GRPC_REPLY)
 
     await stub.ask(explain="sensors", store=False)
@@ -742,7 +742,7 @@ async def test_grpc_appends_readings():
         refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="Stream removed"),
     ],
 )
-async def test_grpc_asks_again_what_a_server_of_ours_says_will_pass_and_after_a_broken_connection(lost):
+async def test_grpc_retries_temporary_failures_and_broken_connections(lost):
     pushed_back = refusal(grpc.StatusCode.UNAVAILABLE, **{"grpc-retry-pushback-ms": "7000"})
     stub = Stub(lost, pushed_back, GRPC_REPLY)
 

@@ -23,7 +23,7 @@ async def worker(tmp_path):
     control.close()
 
 
-async def test_a_word_is_answered_with_what_came_of_it(worker):
+async def test_a_command_is_answered_with_its_result(worker):
     assert await send(worker, "drain") == "drained"
 
 
@@ -31,7 +31,7 @@ async def test_a_word_that_is_not_known_is_answered_with_those_that_are(worker):
     assert await send(worker, "dance") == "expected drain"
 
 
-async def test_a_supervisor_that_leaves_harms_nobody(worker):
+async def test_a_supervisor_that_disconnects_has_no_effect(worker):
     _, writer = await asyncio.open_unix_connection(worker)
     writer.close()
     await writer.wait_closed()

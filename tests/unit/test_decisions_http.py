@@ -97,9 +97,7 @@ async def test_a_failure_that_hardly_costs_more_is_awaited(service):
         ({}, 2 * NOVELTY_LIMIT),
     ],
 )
-async def test_an_answer_without_age_or_history_or_to_strange_data_is_no_ground_for_a_decision(
-    window, novelty
-):
+async def test_an_answer_without_age_or_history_or_to_strange_data_has_no_decision(window, novelty):
     runtime = FakeRuntime()
     runtime.novelty = novelty
 

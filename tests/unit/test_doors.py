@@ -232,7 +232,7 @@ async def test_a_timeout_among_the_parameters_limits_the_time(service, door):
 
 
 @grpc_doors
-async def test_a_caller_who_leaves_is_counted_and_its_windows_are_dropped(service, door):
+async def test_a_disconnected_caller_is_counted_and_its_windows_are_dropped(service, door):
     leaves = asyncio.Event()
 
     async with service.busy():
@@ -294,7 +294,7 @@ async def test_the_open_inference_protocol_asks_for_no_content_type(service, kin
     assert reply.status_code == 200
 
 
-async def test_a_repository_index_request_that_is_none_is_malformed(service):
+async def test_an_invalid_repository_index_request_is_malformed(service):
     reply = await service.http.post("/v2/repository/index", content=b'{"ready": 1}')
 
     assert (reply.status_code, list(reply.json())) == (400, ["error"])

@@ -289,7 +289,7 @@ def test_a_timeout_is_read_in_its_unit(text):
 
 @pytest.mark.parametrize("seconds", ["²S", "1", "S", "-1S", "123456789S", "1 S", "9" * 5000 + "S"])
 @pytest.mark.parametrize("path", [PREDICT, "/rul.v1.RulService/PredictStream", "/nothing"])
-async def test_a_timeout_that_is_none_is_the_callers_error(service, path, seconds):
+async def test_an_invalid_timeout_is_the_callers_error(service, path, seconds):
     answer = await ask_grpc(service.grpc, path, framed(b""), metadata=[("grpc-timeout", seconds)])
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT

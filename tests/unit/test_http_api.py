@@ -183,7 +183,7 @@ async def test_other_values_are_no_names(service, unit):
         '{"windows": [{"readings": [[1, -Infinity, %s]]}]}',
     ],
 )
-async def test_text_that_is_no_json_is_malformed(text, beside):
+async def test_text_that_is_not_json_is_malformed(text, beside):
     reply = await reply_to(text % beside)
 
     assert reply.status_code == 400
