@@ -308,4 +308,4 @@ def test_a_search_compares_no_other_row(files):
     result = experiment(files, "--row", "flagship", "--search", 2, "--against", "mean")
 
     assert result.exit_code == 2
-    assert "goes without --silence-heads and --against" in " ".join(result.stderr.split())
+    assert "excludes --silence-heads and --against" in " ".join(result.stderr.split())
