@@ -6,7 +6,6 @@ know. `rul inspect` prints all, with the tables of the inspection; other command
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from model.domain import InvalidData, Trajectory
 from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
 from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection, inspect_rows
 from model.readers import read_rows
-from model.screen import number_table, say, tell
+from model.screen import digits_apart, number_table, say, tell
 
 Level = Literal["error", "warning", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "note")
@@ -159,18 +158,14 @@ def columns_table(facts: Inspection) -> Table:
     for heading in ("1 %", "median", "99 %", "missing", "outliers"):
         table.add_column(heading, justify="right", no_wrap=True)
     for column in facts.columns:
-        middle = (f"{value:.{_digits(column)}g}" for value in (column.low, column.median, column.high))
+        middle = (
+            f"{value:.{digits_apart(column.low, column.high)}g}"
+            for value in (column.low, column.median, column.high)
+        )
         missing = f"{100 * column.missing:.1f} %" if column.missing else "-"
         name = column.name + (" (setting)" if column.role == "setting" else "")
         table.add_row(name, *middle, missing, str(column.outliers or "-"))
     return table
-
-
-def _digits(column: ColumnFacts) -> int:
-    """Return how many digits tell the readings of a column apart."""
-    spread = column.high - column.low
-    size = max(abs(column.low), abs(column.high))
-    return max(4, 2 + math.ceil(math.log10(size / spread))) if spread > 0 else 4
 
 
 def _lines(found: Sequence[Finding]) -> list[str]:

@@ -81,6 +81,16 @@ def stacked(figure: Figure, *, digits: int) -> str:
     return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"
 
 
+def digits_apart(low: float, high: float) -> int:
+    """Return how many significant digits tell values between two bounds apart, at least 4.
+
+    >>> digits_apart(2387.9, 2388.2)
+    6
+    """
+    spread, size = high - low, max(abs(low), abs(high))
+    return max(4, 2 + math.ceil(math.log10(size / spread))) if spread > 0 else 4
+
+
 @contextmanager
 def progress(steps: int) -> Generator[Watcher]:
     """Show progress with the loss and the held-out RMSE."""

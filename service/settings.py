@@ -184,8 +184,7 @@ class Settings(BaseSettings):
     lame_duck_seconds: float = Field(default=5.0, ge=0, le=DAY_SECONDS)
     """Time between SIGTERM and the drain, in seconds: /readyz answers 503 and clients are asked to close
     connections, while requests are still answered. Ctrl+C and a second SIGTERM skip it; uvicorn ignores it.
-    Too high: shutdowns take long. Too low: load balancers that have not noticed the 503 yet send requests
-    that are refused."""
+    Too high: shutdowns take long. Too low: load balancers that have not noticed the 503 yet lose requests."""
     drain_seconds: float = Field(default=10.0, ge=0, le=DAY_SECONDS)
     """Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the orchestrator kills
     the process first. Too low: clients lose their answers."""
@@ -201,8 +200,7 @@ class Settings(BaseSettings):
     open_pages: bool = False
     """Answer metrics, pages and gRPC reflection without a key even if keys are set."""
     store: bool = True
-    """Store predictions, compare them with outcomes, list units at /v1/units. false: /v1/units answers
-    404."""
+    """Store predictions, compare them with outcomes, list them at /v1/units. false: 404."""
     store_url: SecretStr = SecretStr("")
     """Database of predictions and outcomes: sqlite:///FILE, or (with the extra `postgresql`)
     postgresql://USER@HOST/DATABASE. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. An
