@@ -15,7 +15,7 @@ import numpy as np
 
 from export.arrays import check_layout, one_line, read_arrays
 from export.bundle import InvalidBundle, Manifest
-from export.outputs import AXES, INPUTS, axis_sizes, in_cycles, output_names, tolerance_of
+from export.outputs import AXES, INPUTS, TOLERANCE, axis_sizes, in_cycles, output_names, tolerance_of
 from model.domain import FloatArray, IntArray
 
 ROUNDING: Final = 1 / 16
@@ -114,7 +114,7 @@ class Golden:
 def replay(golden: Golden, got: Answers, manifest: Manifest) -> Iterator[Finding]:
     """Compare a graph's answers with the golden ones and with the manifest's numbers."""
     for name, expected in golden.expected.items():
-        yield _compared(name, got[name], expected, tolerance_of(name, cap=manifest.cap))
+        yield _compared(name, got[name], expected, tolerance_of(name, TOLERANCE, cap=manifest.cap))
     yield contributions_add_up(got, manifest)
     yield interval_holds_the_answer(got, manifest)
 
@@ -151,7 +151,7 @@ def interval_holds_the_answer(got: Answers, manifest: Manifest) -> Finding:
 
 def rounded(answers: Answers, *, cap: float) -> dict[str, FloatArray]:
     """Round answers to multiples of a power of two, at most `ROUNDING` of the tolerance away."""
-    allowed = {name: tolerance_of(name, cap=cap) for name in answers}
+    allowed = {name: tolerance_of(name, TOLERANCE, cap=cap) for name in answers}
     steps = {name: 2.0 ** np.floor(np.log2(2.0 * ROUNDING * allowed[name])) for name in answers}
     return {
         name: (np.rint(value / steps[name]) * steps[name]).astype(np.float32)

@@ -5,6 +5,7 @@ This module must not know torch, onnx or ONNX Runtime.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import EllipsisType
 from typing import Final
 
@@ -65,9 +66,9 @@ def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
     return {name: tuple(sizes[axis] for axis in AXES[name]) for name in names}
 
 
-def tolerance_of(name: str, *, cap: float) -> float:
+def tolerance_of(name: str, tolerances: Mapping[str, float], *, cap: float) -> float:
     """Return the tolerance of an output; in cycles, it grows with caps above `CAP_OF_TOLERANCES`."""
-    return in_cycles(TOLERANCE[name], cap=cap) if name in IN_CYCLES else TOLERANCE[name]
+    return in_cycles(tolerances[name], cap=cap) if name in IN_CYCLES else tolerances[name]
 
 
 def in_cycles(tolerance: float, *, cap: float) -> float:

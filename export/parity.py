@@ -59,7 +59,7 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
             difference = np.abs(served[name].astype(np.float64) - trained[name].astype(np.float64))
             worst[name] = max(largest, float(difference.max()))
     for name, largest in worst.items():
-        allowed = tolerance_of(name, cap=manifest.cap)
+        allowed = tolerance_of(name, TOLERANCE, cap=manifest.cap)
         if largest > allowed:
             raise InvalidBundle(
                 f"the graph differs from the network: {name} by {largest:.2g} (at most {allowed:g})"

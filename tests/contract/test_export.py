@@ -90,13 +90,13 @@ def test_an_export_replaces_an_older_bundle(checkpoint, copied):
     assert open_bundle(copied)[1].version == "2"
 
 
-def test_a_graph_of_other_weights_fails_parity(tiny_bundle, checkpoint):
+def test_a_graph_two_ten_thousandths_of_a_cycle_from_its_network_fails_parity(tiny_bundle, checkpoint):
     session, manifest = open_bundle(tiny_bundle)
     net = checkpoint.network()
     with torch.no_grad():
-        net.head.bias.add_(0.01)
+        net.head.bias.add_(2e-4 / manifest.cap)
 
-    with pytest.raises(InvalidBundle, match="graph differs from the network"):
+    with pytest.raises(InvalidBundle, match=r"graph differs from the network: rul by 0\.0002"):
         measure_parity(net, session, manifest)
 
 

@@ -199,7 +199,7 @@ def test_a_broken_bundle_ends_the_start_with_one_line(front_end, tiny_bundle, tm
         (line,) = [line for line in lines if str(bundle) in line]
         assert "export" in line or "rul convert" in line
         assert "Traceback" not in server.output()
-        assert front_end != "envoy" or lines[1:] == ["rul: did not start; the log has the reason"]
+        assert front_end != "envoy" or lines[1:] == ["rul: the service did not start; its log has the reason"]
         wait_until(lambda: not left_over(server), STOP_SECONDS, what="end of every process")
 
 
