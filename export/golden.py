@@ -7,7 +7,7 @@ know torch, onnx or ONNX Runtime.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,8 +115,8 @@ def replay(golden: Golden, got: Answers, manifest: Manifest) -> Iterator[Finding
     """Compare a graph's answers with the golden ones and with the manifest's numbers."""
     for name, expected in golden.expected.items():
         yield _compared(name, got[name], expected, tolerance_of(name, TOLERANCE, cap=manifest.cap))
-    yield contributions_add_up(got, manifest)
-    yield interval_holds_the_answer(got, manifest)
+    for found in (contributions_add_up(got, manifest), interval_holds_the_answer(got, manifest)):
+        yield replace(found, promise=f"golden {found.promise}")
 
 
 def _compared(name: str, got: FloatArray, expected: FloatArray, allowed: float) -> Finding:

@@ -129,11 +129,11 @@ def test_golden_windows_replay_to_the_rounding_of_stored_answers(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
     golden = read_bundle(tiny_bundle).golden
 
-    findings = replay(golden, answers_of(session, golden), manifest)
+    findings = [*replay(golden, answers_of(session, golden), manifest)]
 
-    of_golden = [finding for finding in findings if finding.promise.startswith("golden")]
-    assert len(of_golden) == len(golden.expected)
-    assert all(finding.worst <= ROUNDING * finding.allowed for finding in of_golden)
+    of_outputs = findings[: len(golden.expected)]
+    assert [finding.promise for finding in of_outputs] == [f"golden {name}" for name in golden.expected]
+    assert all(finding.worst <= ROUNDING * finding.allowed for finding in of_outputs)
     assert all(finding.kept for finding in findings)
 
 
@@ -183,6 +183,16 @@ def test_a_broken_promise_is_found(tiny_bundle, output, change, broken):
     findings = measure_promises(Meddler(session, output, change), manifest)
 
     assert broken in [finding.promise for finding in findings if not finding.kept]
+
+
+def test_every_promise_has_a_name_of_its_own(tiny_bundle):
+    session, manifest = open_bundle(tiny_bundle)
+    golden = read_bundle(tiny_bundle).golden
+
+    findings = [*replay(golden, answers_of(session, golden), manifest), *measure_promises(session, manifest)]
+
+    names = [finding.promise for finding in findings]
+    assert len(set(names)) == len(names)
 
 
 def test_wrong_contributions_of_missing_and_typical_readings_are_found(tiny_bundles):
