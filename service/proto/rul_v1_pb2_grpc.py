@@ -65,37 +65,37 @@ class RulServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Predict(self, request, context):
-        """How many cycles each unit has left, with its interval and the attention and contribution of every cycle.
+        """Predict the RUL of each window, with its interval and the attention and contribution of every cycle.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PredictStream(self, request_iterator, context):
-        """One reading in, one prediction out: the server keeps the unit's window for as long as the stream lasts. Every
-        message is answered by one, in order. The numbers are those of Predict on the last `context` readings.
+        """Predict after each reading: the server keeps the unit's window while the stream is open. Every message has one
+        reply, in order. The numbers are those of Predict on the last `context` readings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AppendCycles(self, request, context):
-        """Readings of a unit, stored before the answer, which is the unit's prediction. The same reading again changes
-        nothing; another one of a stored cycle is ABORTED, and nothing of the request is stored.
+        """Store readings of a unit, then predict its RUL. A repeated reading changes nothing. A different reading of a
+        stored cycle ends the call with ABORTED, and no reading of the request is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """One loaded model with its manifest.
+        """Return one loaded model with its manifest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Every loaded model, without its manifest: GetModel has it.
+        """List the loaded models without their manifests; GetModel returns a manifest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
