@@ -1,4 +1,4 @@
-// When to act: the cost of a failure against a planned stop, and the cycle of least expected cost per cycle.
+// When to act: the cost of a failure against a planned stop, and the stop with the lowest expected cost per cycle.
 
 import { h, put, svg } from "./dom.js";
 import { number, percent } from "./format.js";
@@ -7,14 +7,16 @@ const PAUSE_MS = 150;
 const RATIOS = [1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100];
 const USUAL_RATIO = 10;
 
-/** How many planned stops a failure costs, by the costs of a model; by custom where it has none. */
+/** Return the cost of a failure in planned stops, by a model's costs; `USUAL_RATIO` if it has none. */
 export function ratioOf(costs) {
   return costs ? Math.round((100 * costs.failure) / costs.planned) / 100 : USUAL_RATIO;
 }
 
 /**
- * The cost slider; it keeps its place in `costs.ratio`. `ask({ planned, failure })` resolves to `{ decision, curve }`;
- * `onAct(cycle)` hears of the best cycle. Nothing is shown where the service has no decision to give.
+ * Make the panel with the cost slider, whose value is kept in `costs.ratio`.
+ *
+ * `ask({ planned, failure })` resolves to `{ decision, curve }`; `onAct(cycle)` receives the best cycle. The panel
+ * removes itself if the service answers 404.
  */
 export function actPanel({ ask, onAct, signal, costs }) {
   const ratios = [...new Set([...RATIOS, costs.ratio])].sort((a, b) => a - b);
@@ -48,7 +50,7 @@ export function actPanel({ ask, onAct, signal, costs }) {
     try {
       const found = await ask({ planned: 1, failure: chosen() });
       if (mine !== turn || signal.aborted) return;
-      put(words, found.decision ? verdict(found) : h("p", { class: "muted" }, "No advice: the age is unknown, or the answer is no basis for one."));
+      put(words, found.decision ? verdict(found) : h("p", { class: "muted" }, "No advice: the unit's age is unknown, or the answer is not reliable."));
       onAct(found.decision?.act_at_cycle ?? null);
     } catch (error) {
       if (error.name === "AbortError" || mine !== turn) return;

@@ -1,15 +1,15 @@
-// One answer in words: how long, how sure, what speaks for failure, why, and what to beware of.
+// One answer in words: RUL, interval, failure probabilities, reasons and warnings.
 
 import { h, svg } from "./dom.js";
 import { isCapped, number, percent, rulText, signed } from "./format.js";
 
 const FEW_WARNINGS = 3;
 const STATES = {
-  out_of_distribution: "Readings unlike the training data: the number means little.",
+  out_of_distribution: "Readings unlike the training data: the RUL is not reliable.",
   insufficient_history: "Too few cycles for a reliable answer.",
 };
 
-/** How long and how sure; `last` is the cycle of the answer, `ago` the number of cycles since that have none. */
+/** RUL, interval and failure probabilities; `last` is the cycle of the answer, `ago` the number of later cycles without one. */
 export function figures(prediction, { last, cap, ended = false, ago = 0 }) {
   const { interval, rul_state: state } = prediction;
   const [capped, strange] = [isCapped(prediction), state === "out_of_distribution"];
@@ -44,7 +44,7 @@ function risks(probabilities = {}) {
     h("li", {}, h("span", {}, `${horizon} cycles`), h("span", { class: `risk ${tone(value)}`, style: { "--size": value } }), h("span", { class: "num" }, percent(value)))));
 }
 
-/** Why: the sentence, its clauses, the trust and the warnings. */
+/** Reasons: the sentence, its clauses, the trust and the warnings. */
 export function reasons(prediction) {
   const { explanation, trust, warnings = [] } = prediction;
   const [first, ...more] = explanation?.clauses ?? [];
@@ -70,7 +70,7 @@ function clauseText({ column, side, since_cycle: since, cycles, without }, first
   return [h("strong", {}, column), ` ${side} since cycle ${since}${since === first ? " or earlier" : ""} `, h("strong", {}, signed(cycles)), h("span", { class: "muted" }, ` · without it ${number(without)}`)];
 }
 
-/** What the trust rests on, with the figures where there are some. */
+/** The grounds of the trust, with their figures if there are any. */
 function grounds(trust, explanation) {
   const { agreement, needed_agreement: needed, skill, needed_skill: least } = explanation ?? {};
   if (agreement === null) return "Too few cycles to judge it: do not act on it alone.";
@@ -80,7 +80,7 @@ function grounds(trust, explanation) {
   return `Hiding cycles one at a time does not confirm it${figures}: do not act on it alone.`;
 }
 
-/** A sentence for answers without one: the sensors that take and add most. */
+/** Make a sentence for an answer without one: the sensors with the largest contributions. */
 function summary({ sensor_contributions: sensors }) {
   const weights = Object.entries(sensors ?? {}).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, 3);
   if (!weights.length) return "";

@@ -1,6 +1,6 @@
-// The one place that talks to the service. The API key stays in this module's memory.
+// Only this module calls the service. The API key stays in its memory.
 
-/** Seconds that an answer may take, and that the event stream may be silent: the service sends a heartbeat every 15. */
+/** Timeouts in seconds: of an answer, and of silence on the event stream, which has a heartbeat every 15 seconds. */
 export const limits = { answer: 30, silence: 40 };
 
 let key = "";
@@ -9,7 +9,7 @@ let asking = null;
 let declined = false;
 const keyListeners = new Set();
 
-/** A refusal of the service (RFC 9457), or a service that cannot be reached (status 0). */
+/** A problem that the service reports (RFC 9457), or no connection to the service (status 0). */
 export class Problem extends Error {
   constructor(status, title, detail, { errors = [], requestId = "", retryAfter = null } = {}) {
     super(detail || title);
@@ -22,18 +22,18 @@ export function onKeyNeeded(ask) {
   askForKey = ask;
 }
 
-/** Ask again, after a person has given no key. */
+/** Let the next 401 ask for a key again, after the person gave none. */
 export function askAgain() {
   declined = false;
 }
 
-/** Call a function with whether there is a key, at each change. */
+/** Call a function with whether there is a key, now and at each change. */
 export function onKeyChange(listener) {
   keyListeners.add(listener);
   listener(Boolean(key));
 }
 
-/** Use another key; "" forgets it. */
+/** Set the key; "" forgets it. */
 export function setKey(given) {
   key = given;
   for (const listener of keyListeners) listener(Boolean(key));
@@ -44,14 +44,14 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
   const search = new URLSearchParams(Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
   const address = search.size ? `${path}?${search}` : path;
   const sent = { ...headers };
-  if (method !== "GET") askAgain(); // a person has asked for it
+  if (method !== "GET") askAgain(); // a person started this call
   if (body !== undefined) sent["content-type"] = type ?? "application/json";
   for (;;) {
     const used = key;
     if (used) sent.authorization = `Bearer ${used}`;
     let response;
     try {
-      // Without credentials a browser asks for no password of its own when the answer is 401.
+      // Without credentials the browser shows no password dialog of its own at a 401.
       response = await fetch(address, {
         method, headers: sent, credentials: "omit", cache: "no-store",
         signal: AbortSignal.any([signal, !endless && AbortSignal.timeout(1000 * limits.answer)].filter(Boolean)),
@@ -68,7 +68,7 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
 }
 
 async function renewed(used, problem) {
-  if (used !== key) return true; // another request has asked meanwhile
+  if (used !== key) return true; // another request has set a new key
   if (!askForKey || declined) return false;
   asking ??= askForKey(used ? problem.detail : "").finally(() => (asking = null));
   const given = await asking;
@@ -97,11 +97,12 @@ export const api = {
 };
 
 /**
- * Follow `/v1/events` until `signal` is aborted; connects again by itself, also where the stream is silent for too
- * long, and rests while the page is hidden: a browser has few connections to one host.
+ * Follow `/v1/events` until `signal` is aborted.
  *
- * By fetch and not EventSource, which cannot send a key. `onEvent(name, data)`; `onState("live" | "waiting" | "off")`, and
- * `onState("refused", why)` where the key may not read; `onBack()` where events may have been missed before "live".
+ * Reconnects if the stream ends or is silent for too long. Disconnects while the page is hidden, because a browser
+ * opens few connections to one host. Uses fetch because EventSource cannot send a key. Calls `onEvent(name, data)`;
+ * `onState("live" | "waiting" | "off")`; `onState("refused", why)` if the key may not read; `onBack()` after a
+ * reconnect, because events may be missing.
  */
 export async function follow({ onEvent, onState, onBack, signal }) {
   let pause = 1000;
@@ -123,14 +124,14 @@ export async function follow({ onEvent, onState, onBack, signal }) {
       if (hasMissed) onBack();
       pause = 1000;
       await readEvents(response.body, onEvent, heard);
-      pause = 100; // the service ends a stream now and then
+      pause = 100; // the service may end a stream; this is no failure
     } catch (error) {
       if (signal.aborted) return;
       if ([401, 403].includes(error.status)) return onState("refused", error.detail);
       if (error.status === 404) return onState("off");
     } finally {
       clearTimeout(silence);
-      rest.abort(); // and the listener with it
+      rest.abort(); // removes the listener too
     }
     if (signal.aborted) return;
     hasMissed = true;

@@ -1,4 +1,4 @@
-// The shell: router, theme, key. A view is a module with `async show(root, params, context)`.
+// The shell: router, theme, key. A view is a module that exports `async show(root, params, context)`.
 
 import { api, askAgain, onKeyChange, onKeyNeeded, setKey } from "./api.js";
 import { announce, h, put } from "./dom.js";
@@ -29,7 +29,7 @@ function parse(hash) {
   return null;
 }
 
-/** A part of the address as text; null where it is not what encodeURIComponent makes. */
+/** Decode a part of the address; null if encodeURIComponent cannot have made it. */
 function decoded(part) {
   try {
     return decodeURIComponent(part);
@@ -73,7 +73,7 @@ async function render() {
   }
 }
 
-/** Say how fresh the view is: "live", "waiting", "paused", "off", "" or "refused" with the reason, which a notice gives. */
+/** Show how fresh the view is: "live", "waiting", "paused", "off", "" or "refused"; a notice gives the reason of a refusal. */
 function live(state, why) {
   const place = document.getElementById("live");
   const notice = document.getElementById("stale");
@@ -81,7 +81,7 @@ function live(state, why) {
   const text = { live: "Live", waiting: "Connecting", paused: "Paused" }[state] ?? "";
   place.dataset.state = text && state;
   if (place.textContent !== text) place.textContent = text;
-  notice.hidden = state !== "refused" || main.querySelector("[role=alert]") !== null; // which offers to try again too
+  notice.hidden = state !== "refused" || main.querySelector("[role=alert]") !== null; // an alert has its own "Try again"
   if (!notice.hidden) put(notice, `Not updated since ${clock(freshAt)}: ${why}. `, h("button", { type: "button", onclick: render }, "Try again"));
 }
 
@@ -98,7 +98,7 @@ function setUpTheme() {
   name();
 }
 
-/** Ask for a key in a dialog; null where the person closes it. */
+/** Ask for a key in a dialog; null if the person closes it. */
 function keyDialog(why) {
   return new Promise((resolve) => {
     const field = h("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-note" });
@@ -118,7 +118,7 @@ function keyDialog(why) {
       "form",
       { method: "dialog", onsubmit: submit },
       h("h2", { id: "key-title" }, "API key"),
-      h("p", { id: "key-note" }, "This service asks for a key. The page keeps it in memory until you close or reload it, and stores it nowhere."),
+      h("p", { id: "key-note" }, "This service needs a key. The key stays in memory until you close or reload the page, and is stored nowhere."),
       refusal,
       h("label", { for: "key-field" }, "Key"),
       field,
@@ -142,7 +142,7 @@ function setUpKey() {
   });
 }
 
-/** Skip to the content without an address of its own: going back and reloading would lead nowhere. */
+/** Skip to the content without changing the address: going back or reloading would find no view at `#main`. */
 function setUpSkip() {
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault();

@@ -8,7 +8,7 @@ const SHOWN = 3;
 let hasKey = false;
 onKeyChange((known) => (hasKey = known));
 
-/** The texts of a call with this body of POST /v1/predict; `short` leaves most values out, for the eye. */
+/** Make the texts of a call with this body of POST /v1/predict; `short` omits most values, for display. */
 function texts(body, short) {
   const shorten = (values) => (short && values.length > 2 * SHOWN ? [...values.slice(0, SHOWN), "…", ...values.slice(-SHOWN)] : values);
   const [window] = body.windows;
@@ -46,7 +46,7 @@ JSON`,
   };
 }
 
-/** Tabs with the calls; "Copy" takes the whole call, of which most values are not shown. */
+/** Make tabs with the calls; "Copy" copies all values, also those that are not displayed. */
 export function calls(body) {
   const names = ["curl", "Python", "gRPC"];
   const code = h("pre", { id: "call-text", role: "tabpanel", tabindex: "0" });
@@ -68,7 +68,7 @@ export function calls(body) {
       await navigator.clipboard.writeText(texts(body, false)[chosen]);
       put(copy, "Copied");
     } catch {
-      put(code, texts(body, false)[chosen]); // no clipboard here: shown whole, to select
+      put(code, texts(body, false)[chosen]); // no clipboard: show and select the whole call
       getSelection().selectAllChildren(code);
       put(copy, "Selected");
     }

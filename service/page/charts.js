@@ -18,7 +18,7 @@ export async function uplot() {
 const palette = new Map();
 document.addEventListener("themechange", () => palette.clear());
 
-/** The value of a CSS colour variable in the theme that is shown. */
+/** Return the value of a CSS colour variable in the current theme. */
 export function colour(name) {
   if (!palette.has(name)) palette.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
   return palette.get(name);
@@ -27,7 +27,7 @@ export function colour(name) {
 /**
  * A stack of charts with the same cycle axis, cursor, pin and zoom.
  *
- * `onCycle(cycle, pinned)` hears of the cycle under the cursor, and of the pinned one when the cursor leaves.
+ * `onCycle(cycle, pinned)` receives the cycle under the cursor, and the pinned one when the cursor leaves.
  */
 export class Stack {
   constructor(uPlot, { first, last, onCycle = () => {} }) {
@@ -92,7 +92,7 @@ export class Stack {
     this.onCycle(shown, shown === this.pinned);
   }
 
-  /** Keep the cursor at a cycle, and show it where a zoom hides it. */
+  /** Pin the cursor to a cycle; zoom out if the cycle is out of view. */
   pin(cycle) {
     this.pinned = cycle;
     if (cycle < this.range[0] || cycle > this.range[1]) this.range = [...this.full];
@@ -110,7 +110,7 @@ export class Stack {
  * A chart of traces.
  *
  * `cycles` [N] ascending; `series`: `{ label, values [N], stroke, width, dash, bars }` with colour variables;
- * `bands`: `{ upper, lower, fill }` by places in `series`. `paint(u, context)` draws beneath the series.
+ * `bands`: `{ upper, lower, fill }` by indices in `series`. `paint(u, context)` draws beneath the series.
  */
 export function traces(stack, options) {
   const { title, note = "", label, height = 110, cycles, series, bands = [], range, ticks = false, paint } = options;
@@ -193,13 +193,13 @@ export function traces(stack, options) {
   });
 }
 
-/** The places of values without neighbours: a line does not show them. */
+/** Return the indices of values without neighbours, which a line does not show. */
 function lone(u, series) {
   const values = u.data[series];
   return values.flatMap((value, i) => (value != null && values[i - 1] == null && values[i + 1] == null ? [i] : []));
 }
 
-/** Take the entry of an ascending list that is nearest to a value. */
+/** Return the entry of an ascending list that is nearest to a value. */
 export function nearest(cycles, value) {
   let low = 0;
   let high = cycles.length - 1;

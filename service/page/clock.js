@@ -1,10 +1,10 @@
-// What happens as time passes while a view is shown.
+// Timers of a view.
 
 import { age } from "./format.js";
 
 const AGES_SECONDS = 5;
 
-/** Run a function every so many seconds until `signal` is aborted: not in a hidden page, nor before its last run has ended. */
+/** Run a function every `seconds` until `signal` is aborted; skip a run if the page is hidden or the last run is not over. */
 export function every(signal, seconds, run) {
   let running = false;
   const timer = setInterval(async () => {
@@ -19,7 +19,7 @@ export function every(signal, seconds, run) {
   signal.addEventListener("abort", () => clearInterval(timer), { once: true });
 }
 
-/** Keep the ages in a view's `time` elements true. */
+/** Update the ages in a view's `time` elements. */
 export function keepAges(root, signal) {
   every(signal, AGES_SECONDS, () => {
     for (const place of root.querySelectorAll("time")) {

@@ -1,6 +1,6 @@
-// Text files to units' readings: delimiter, header, matching of columns, values. Knows nothing of the page.
+// Reads units' readings from text files: delimiter, header, matching of columns, values. Must not know the page.
 
-// As `model/cells.py` has both.
+// `MISSING` and `TRUTHS` equal those of `model/cells.py`.
 const MISSING = new Set([
   "", "NaN", "nan", "NAN", "-nan", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None", "none", "-",
   "#N/A", "#NV", "#DIV/0!", "#VALUE!", "#WERT!", "#NUM!", "#ZAHL!", "#REF!", "#BEZUG!",
@@ -12,7 +12,7 @@ const CMAPSS = ["unit", "cycle", "setting_1", "setting_2", "setting_3", ...Array
 
 export class BadFile extends Error {}
 
-/** Decode a file: UTF-16 where its first bytes say so, as spreadsheets write "Unicode text", else UTF-8. */
+/** Decode a file: UTF-16 if it begins with a byte order mark, as "Unicode text" of spreadsheets does, otherwise UTF-8. */
 export function decoded(buffer) {
   const mark = buffer.byteLength > 1 ? new DataView(buffer).getUint16(0) : 0;
   return new TextDecoder({ 0xfffe: "utf-16le", 0xfeff: "utf-16be" }[mark] ?? "utf-8").decode(buffer);
@@ -40,7 +40,7 @@ function delimiterOf(line) {
   return count(best) ? best : " ";
 }
 
-/** Split a text into rows of cells; quotes as RFC 4180 has them. */
+/** Split a text into rows of cells; quotes follow RFC 4180. */
 function split(text, delimiter) {
   if (delimiter === " ") return text.split(/\r?\n/).map((line) => line.trim().split(/\s+/));
   if (!text.includes('"')) return text.split(/\r?\n/).map((line) => line.split(delimiter).map((cell) => cell.trim()));
@@ -64,7 +64,7 @@ function split(text, delimiter) {
   return rows;
 }
 
-/** A cell as a number; null where it is missing, NaN where it is none. A comma is decimal where it cannot separate. */
+/** Convert a cell to a number; null if it is missing, NaN if it is no number. A comma is decimal unless it is the delimiter. */
 function toNumber(cell, delimiter) {
   if (cell === undefined || MISSING.has(cell)) return null;
   if (TRUTHS.has(cell.toLowerCase())) return TRUTHS.get(cell.toLowerCase());
@@ -75,7 +75,7 @@ function toNumber(cell, delimiter) {
 
 const plain = (name) => name.toLowerCase().replace(/[^a-z0-9]/g, "").replace(/([a-z])0+(?=\d)/g, "$1");
 
-/** Guess which column of a file is the unit, the cycle, and each of the model's. */
+/** Guess the columns of a file that have the unit, the cycle and each column of the model. */
 export function match(header, names) {
   const at = new Map(header.map((name) => [name, name]));
   const loosely = new Map(header.map((name) => [plain(name), name]));
@@ -86,8 +86,8 @@ export function match(header, names) {
 }
 
 /**
- * The units of a file: name to `{ cycles, columns }`, in the order of cycles and without gaps; null = missing.
- * `notes` say what was changed on the way.
+ * Convert a file to units: name to `{ cycles, columns }`, cycles ascending, null = missing; `notes` list the changes.
+ * Gaps are filled with missing readings, unless most of a life would be gaps.
  */
 export function units({ header, rows, delimiter }, matched) {
   const place = new Map(header.map((name, i) => [name, i]));
@@ -129,6 +129,6 @@ export function units({ header, rows, delimiter }, matched) {
   }
   if (repeated) notes.push(`Rows that repeat a cycle: ${repeated}. The last row of each cycle counts.`);
   if (gaps) notes.push(`Cycles without a row: ${gaps}. Their readings are missing.`);
-  for (const [name, { count, first }] of bad) notes.push(`${name}: ${count === 1 ? "one value is no number" : `${count} values are no numbers`}, such as “${String(first).slice(0, 24)}”; missing instead.`);
+  for (const [name, { count, first }] of bad) notes.push(`${name}: ${count === 1 ? "one value is not a number" : `${count} values are not numbers`}, such as “${String(first).slice(0, 24)}”; read as missing.`);
   return { units: made, notes };
 }

@@ -1,11 +1,11 @@
-// Builds elements. Text is always a text node: nothing that a unit is called can become markup.
+// Creates elements. Text is always a text node, so the name of a unit cannot become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * Make an element. `props`: attributes by name; `class`, `dataset`, `style` (an object, by CSSOM: the
- * policy forbids style attributes), `onclick` and the like take functions; null and false are left out.
- * Children: nodes, text, arrays; null and false are left out.
+ * Make an element. `props`: attributes by name; `dataset` and `style` take objects (the content security policy
+ * forbids style attributes, so `style` is set by CSSOM), `onclick` and the like take functions.
+ * Children: nodes, text, arrays. Props and children that are null or false are skipped.
  */
 export function h(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
@@ -40,20 +40,20 @@ function append(parent, children) {
   }
 }
 
-/** Replace what an element holds. */
+/** Replace the children of an element. */
 export function put(parent, ...children) {
   parent.replaceChildren();
   append(parent, children);
   return parent;
 }
 
-/** Make an element hold these nodes, in this order; nodes in place are not touched, so that they keep focus. */
+/** Make these nodes the children of an element, in this order; nodes already in place are not moved and keep focus. */
 export function arrange(parent, nodes) {
   for (const child of [...parent.childNodes]) if (!nodes.includes(child)) child.remove();
   nodes.forEach((node, i) => node === parent.childNodes[i] || parent.insertBefore(node, parent.childNodes[i] ?? null));
 }
 
-/** Say something to screen readers. */
+/** Announce a text to screen readers. */
 export function announce(text) {
   const place = document.getElementById("announcer");
   if (place) place.textContent = text;

@@ -1,10 +1,10 @@
-// What the charts of a life look up: predictions, readings and reasons by cycle.
+// The data of a life for its charts: predictions, readings and reasons by cycle.
 
 import { number } from "./format.js";
 
 const NEAR_SETTINGS = 0.05; // of the range of a setting in training
 
-/** Everything that the charts look up, by cycle. */
+/** Collect the data of the charts, by cycle. */
 export function factsOf(life) {
   const { prediction } = life;
   const { attention, explanation } = prediction;
@@ -34,20 +34,20 @@ export function factsOf(life) {
   };
 }
 
-/** The sensors: those that the sentence names, then those that move the answer most. */
+/** Sort the sensors: first those of the explanation's clauses, then by size of contribution. */
 function sensorsByWeight({ model, prediction }) {
   const named = (prediction.explanation?.clauses ?? []).map((clause) => clause.column).reverse();
   const weigh = ({ name }) => 1e6 * (named.indexOf(name) + 1) + Math.abs(prediction.sensor_contributions?.[name] ?? 0);
   return model.columns.filter((column) => column.role === "sensor").sort((a, b) => weigh(b) - weigh(a));
 }
 
-/** The decimals that tell readings apart: two to three digits of how a column varies within a regime. */
+/** Return the decimals of each column: two to three digits of its deviation within a regime. */
 function decimalsOf({ columns, regimes }) {
   const spread = (i) => Math.min(...regimes.map((regime) => regime.standard_deviation[i]).filter((one) => one > 1e-9));
   return Object.fromEntries(columns.map(({ name }, i) => [name, Math.min(5, Math.max(0, Math.ceil(0.7 - Math.log10(spread(i))) || 0))]));
 }
 
-/** A reading of a column as text. */
+/** Format a reading of a column. */
 export function worded(facts, name, value) {
   return number(value, facts.decimals[name]);
 }
@@ -57,7 +57,7 @@ export function readingAt(facts, name, cycle) {
   return at === undefined ? null : (facts.readings.columns[name]?.[at] ?? null);
 }
 
-/** The usual range of a sensor at a cycle: that of the explained cycle with the nearest settings. */
+/** Return the healthy range of a sensor at a cycle, from the explained cycle with the nearest settings. */
 export function usualAt(facts, name, cycle) {
   const usual = facts.explanation?.usual?.[name];
   if (!usual) return null;
@@ -67,12 +67,12 @@ export function usualAt(facts, name, cycle) {
   return at === null ? null : [usual.lower[at], usual.upper[at]];
 }
 
-/** Whether a sensor has one range at all cycles: the model has one operating regime. */
+/** Whether a sensor has the same range at all cycles, as with one operating regime. */
 export function isFlat({ lower, upper }) {
   return lower.every((value) => value === lower[0]) && upper.every((value) => value === upper[0]);
 }
 
-/** The place of the explained cycle with the nearest settings, or null where none is near. */
+/** Return the index of the explained cycle with the nearest settings; null if none is near. */
 function nearestSettings(facts, cycle) {
   const settings = facts.model.columns.filter((column) => column.role === "setting");
   const apart = (other) => Math.max(...settings.map(({ name, low, high }) => Math.abs(readingAt(facts, name, cycle) - readingAt(facts, name, other)) / (high - low || 1)));

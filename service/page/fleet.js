@@ -9,8 +9,8 @@ import { empty, failed, loading, stateOf } from "./parts.js";
 import { unitRow } from "./row.js";
 import { Summary } from "./summary.js";
 
-const PAGE = 200; // units of one request
-const MOST = 1000; // that the service gives at once
+const PAGE = 200; // units per request
+const MOST = 1000; // maximum units per request
 const REFRESH_SECONDS = 10;
 
 const keyOf = (unit) => `${unit.model}\n${unit.unit}`;
@@ -30,16 +30,16 @@ class Fleet {
     this.next = null;
     this.summary = null;
     this.models = [];
-    this.scale = new Map(); // cycles at the right end of a model's interval bands
+    this.scale = new Map(); // cycles at the right end of the interval bars, by model
     this.paused = false;
     this.parts = this.build();
-    this.hash = location.hash; // before the view leaves, it may be that of the next one
+    this.hash = location.hash; // the address may change before the view ends
   }
 
   async start() {
     const { signal } = this.context;
     put(this.root, this.parts.head, this.parts.summary.element, this.parts.tools, this.parts.body);
-    const { top = 0, units, key } = history.state ?? {}; // where the reader left the list
+    const { top = 0, units, key } = history.state ?? {}; // the reader's place in the list
     const models = this.context.api.get("/v1/models", {}, { signal }).then((found) => this.takeModels(found.models), () => {});
     await this.load(units);
     if (signal.aborted) return;
@@ -82,12 +82,12 @@ class Fleet {
 
   // ---- data
 
-  /** Read a page of the units that fit the filter. */
+  /** Read a page of the units that match the filter. */
   read(more) {
     return this.context.api.get("/v1/units", { ...this.filter, ...more }, { signal: this.context.signal });
   }
 
-  /** Read so many units from the first on, and the summary of all states where the filter has one. */
+  /** Read the first `units` units, and the summary of all states if the filter has a state. */
   async begin(units) {
     const [page, every] = await Promise.all([this.read({ limit: Math.min(MOST, units) }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
     while (page.next && page.units.length < units) {
@@ -98,12 +98,12 @@ class Fleet {
     return [page, every];
   }
 
-  /** Read the list: the first page, or as many units as are held, so that the reader's place stays. */
+  /** Read the first page of the list; a larger `units` keeps the reader's place. */
   async load(units = PAGE) {
     const turn = (this.turn = {});
     try {
       const [page, every] = await this.begin(units);
-      if (turn !== this.turn) return; // the filter has changed meanwhile
+      if (turn !== this.turn) return; // the filter has changed
       this.isLoaded = true;
       this.units.clear();
       this.takePage(page);
@@ -139,7 +139,7 @@ class Fleet {
     }
   }
 
-  /** Keep the reader's place with this entry of the browser's history: going back finds it. */
+  /** Keep the reader's place in this entry of the browser's history, for going back. */
   remember(key = history.state?.key) {
     if (location.hash === this.hash) history.replaceState({ top: scrollY, units: this.units.size, key }, "");
   }
@@ -149,7 +149,7 @@ class Fleet {
     this.next = next;
   }
 
-  /** Take the summary of the units that fit, and of those in every state. */
+  /** Take the summary of the units that match the filter, and that of all states. */
   takeSummary(fitting, every) {
     this.total = fitting?.units;
     this.summary = every ?? fitting;
@@ -165,10 +165,10 @@ class Fleet {
       if (cap) this.scale.set(model.name, cap);
     }
     if (this.scale.size) this.list.redraw();
-    if (this.isLoaded && !this.units.size) this.draw(); // its example names a model
+    if (this.isLoaded && !this.units.size) this.draw(); // the example names a model
   }
 
-  /** Take units that the service says have changed. */
+  /** Take the changed units of an event. */
   take(changed) {
     if (this.paused || !this.isLoaded) return;
     let last = -Infinity;
@@ -190,7 +190,7 @@ class Fleet {
     return !unit.outcome;
   }
 
-  /** Read the summary and the most urgent units again; where units have come or gone, the list too. */
+  /** Read the summary and the most urgent units again; if units were added or removed, the list too. */
   async refresh() {
     if (this.paused || this.connection === "refused" || !this.isLoaded) return;
     const before = this.total;
@@ -199,7 +199,7 @@ class Fleet {
     try {
       [page, every] = await this.begin(PAGE);
     } catch {
-      return; // the next time
+      return; // the next refresh tries again
     }
     if (turn !== this.turn) return;
     this.takeSummary(page.summary, every?.summary);
@@ -207,14 +207,14 @@ class Fleet {
     else this.drawSummary();
   }
 
-  /** Whether units have come or gone, by a fresh first page: an outcome and a new unit leave the total as it was. */
+  /** Whether a fresh first page has other units; one outcome and one new unit do not change the total. */
   differs({ units, next }) {
     const fresh = new Set(units.map(keyOf));
     const last = next ? units.at(-1).interval.lower : Infinity;
     return units.some((unit) => !this.units.has(keyOf(unit))) || [...this.units].some(([key, unit]) => unit.interval.lower < last && !fresh.has(key));
   }
 
-  // ---- what a person does
+  // ---- actions of a person
 
   typed(text) {
     clearTimeout(this.typing);
@@ -253,7 +253,7 @@ class Fleet {
     this.parts.search.select();
   }
 
-  // ---- what is drawn
+  // ---- drawing
 
   draw() {
     const units = [...this.units.values()].sort(byUrgency);
@@ -284,7 +284,7 @@ class Fleet {
     );
   }
 
-  /** Keep a chosen horizon while a listed model has it; else take the middle one of the model with the most units. */
+  /** Keep the chosen horizon while a listed model has it; otherwise take the middle one of the model with the most units. */
   checkHorizon(units) {
     const models = new Map();
     for (const { model, failure_probability: chances } of units) {
@@ -328,7 +328,7 @@ class Fleet {
   nothing() {
     const { q, state, model } = this.filter;
     if (q || state || model) {
-      return empty("No unit matches", h("p", { class: "muted" }, "Nothing in the fleet fits this search and filter."), h("p", {}, h("button", { type: "button", onclick: () => this.choose({ q: "", state: "", model: "" }) }, "Show all units")));
+      return empty("No unit matches", h("p", { class: "muted" }, "Change the search or the filter."), h("p", {}, h("button", { type: "button", onclick: () => this.choose({ q: "", state: "", model: "" }) }, "Show all units")));
     }
     return empty(
       "No units yet",
@@ -343,7 +343,7 @@ class Fleet {
 }
 
 function noStore(error) {
-  return empty("This service keeps no units", h("p", { class: "muted" }, error.detail), h("p", {}, h("a", { class: "button", href: "#/try" }, "Try a prediction")));
+  return empty("This service stores no units", h("p", { class: "muted" }, error.detail), h("p", {}, h("a", { class: "button", href: "#/try" }, "Try a prediction")));
 }
 
 function middle(numbers) {

@@ -1,16 +1,16 @@
-// Numbers and times as text. Figures are tabular; nothing is shown more exactly than it is known.
+// Numbers and times as text, with no more digits than are known.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const MINUS = "\u2212";
 
-/** A number with so many decimals, and a real minus sign; a dash where there is none. */
+/** Format a number with a real minus sign; a dash if there is no number. */
 export function number(value, decimals = 0) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const format = decimals === 0 ? WHOLE : new Intl.NumberFormat("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
   return format.format(value).replace(/^-(?=[0.]*$)/, "").replace("-", MINUS); // no minus before 0.0
 }
 
-/** A probability or share in percent. */
+/** Format a probability or share in percent. */
 export function percent(value, decimals = 0) {
   if (value === null || value === undefined) return "–";
   if (decimals === 0 && value > 0 && value < 0.005) return "<1%";
@@ -18,18 +18,18 @@ export function percent(value, decimals = 0) {
   return `${number(100 * value, decimals)}%`;
 }
 
-/** Whether only the cap bounds the RUL, whatever its state. */
+/** Whether the cap alone bounds the RUL, in any RUL state. */
 export function isCapped({ rul, rul_state: state, interval }) {
   return state === "at_least_cap" || (rul >= interval.upper && interval.upper > 0);
 }
 
-/** The RUL as it may be shown: at the cap it is "at least", of readings unlike training a question. */
+/** Format the RUL: "≥" at the cap, a question mark if the readings are unlike training. */
 export function rulText(unit) {
   const text = `${isCapped(unit) ? "≥ " : ""}${number(unit.rul)}`;
   return unit.rul_state === "out_of_distribution" ? `${text}?` : text;
 }
 
-/** How long ago: "12 s", "3 min", "5 h", "2 d". */
+/** Format the age of a time: "12 s", "3 min", "5 h", "2 d". */
 export function age(time, now = Date.now()) {
   if (!time) return "–";
   const seconds = Math.max(0, (now - Date.parse(time)) / 1000);
@@ -39,17 +39,17 @@ export function age(time, now = Date.now()) {
   return `${Math.floor(seconds / 86400)} d`;
 }
 
-/** A time as the reader's clock shows it. */
+/** Format a time in the reader's locale and time zone. */
 export function moment(time) {
   return time ? new Date(time).toLocaleString() : "";
 }
 
-/** The time of day: "14:05". */
+/** Format the time of day: "14:05". */
 export function clock(time) {
   return time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 }
 
-/** A signed number of cycles: "+3.2", "−12". */
+/** Format a signed number of cycles: "+3.2", "−12". */
 export function signed(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);

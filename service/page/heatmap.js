@@ -13,8 +13,8 @@ const MOVES = {
 /**
  * Rows `{ name, values [T] }` at `cycles` [T]; a click or the arrow keys pick a cell.
  *
- * Colours go from `--takes` below zero to `--adds` above, or from nothing to `--share` where `isShare`.
- * `onCell(row, cycle)` hears of the picked cell, `word(row, at)` words it.
+ * Values below zero have the colour `--takes`, above zero `--adds`, or `--share` if `isShare`.
+ * `onCell(row, cycle)` receives the picked cell; `word(row, at)` returns its text.
  */
 export class Heatmap {
   constructor(stack, { title, note = "", label, cycles, rows, rowHeight = 16, isShare = false, onCell = () => {}, word }) {
@@ -164,7 +164,7 @@ function clamp(value, count) {
   return Math.max(0, Math.min(count - 1, value));
 }
 
-/** The 98 % quantile of absolute values: one extreme cell must not make the others pale. */
+/** Return the 98 % quantile of absolute values, so that one extreme cell does not make the others pale. */
 function largest(rows) {
   const sizes = rows.flatMap((row) => row.values).map(Math.abs).filter((value) => value > 0).sort((a, b) => a - b);
   return sizes[Math.floor(sizes.length * 0.98)] ?? 1;

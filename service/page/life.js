@@ -46,7 +46,7 @@ export async function lifeCharts(life, { explainAt, heads } = {}) {
   };
 }
 
-/** The explained cycles, and a quarter as many ahead. */
+/** The range of the explained cycles, plus a quarter of their number ahead. */
 function window_({ explained, last }) {
   return [explained[0] - 0.5, Math.min(last, explained.at(-1) + 0.25 * explained.length) + 0.5];
 }
@@ -103,7 +103,7 @@ function rulChart(stack, facts, state) {
   });
 }
 
-/** Where the RUL reaches zero if the answer is right: a cone from the last cycle to the interval. */
+/** Draw a cone from the last cycle to the cycles at which the interval reaches zero. */
 function paintAhead(u, ctx, { at, prediction }) {
   const { rul, interval } = prediction;
   const point = (cycle, value) => [u.valToPos(cycle, "x", true), u.valToPos(value, "y", true)];
@@ -171,7 +171,7 @@ function whyCharts(stack, facts) {
     cycles,
     series: shares,
     range: (_u, _low, high) => [0, (high || 1) * 1.1],
-    tick: (share) => `${Number((100 * share).toFixed(2))}%`, // steps of a share may be 2.5%
+    tick: (share) => `${Number((100 * share).toFixed(2))}%`, // an axis may have steps of 2.5%
     label: `${evidence ? "Evidence" : "Attention"} of each of the last ${cycles.length} cycles; most at cycle ${cycles[largestAt(evidence ?? weights)]}.`,
     word: (i) => (evidence ? `evidence ${percent(evidence[i], 1)}, ` : "") + `attention ${percent(weights[i], 1)}`,
   });
@@ -214,7 +214,7 @@ function sensorCharts(stack, facts) {
     const usual = cycles.map((cycle) => usualAt(facts, name, cycle) ?? [null, null]);
     const weight = facts.prediction.sensor_contributions?.[name];
     const values = columns[name] ?? cycles.map(() => null);
-    // Settings move readings more than wear does: with several regimes the range is the measure.
+    // With several regimes, settings change readings more than wear does: scale by the healthy range.
     const isScaled = facts.explanation?.usual?.[name] && !isFlat(facts.explanation.usual[name]);
     const scaled = (value, [lower, upper]) => (value === null || lower === null ? null : (2 * value - lower - upper) / (upper - lower || 1));
     const drawn = (all) => (isScaled ? all.map((value, i) => scaled(value, usual[i])) : all);

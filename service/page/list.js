@@ -1,13 +1,13 @@
-// A list of any length: only the rows near the viewport are in the document, all of them on paper.
+// A list of any length: the document has only the rows near the viewport; in print, all rows.
 
 import { h } from "./dom.js";
 
 const BEYOND = 8; // rows kept above and below the viewport
 
 /**
- * Rows of one height below each other, in the page's own scroll.
+ * Rows of equal height that scroll with the page.
  *
- * `key(item)`, `row(item)` -> element, `height()` -> pixels, `onEnd()` when the end comes near.
+ * `key(item)`, `row(item)` -> element, `height()` -> pixels, `onEnd()` near the last row.
  */
 export class RowList {
   constructor({ key, row, height, onEnd, signal }) {
@@ -32,7 +32,7 @@ export class RowList {
     this.frame ??= requestAnimationFrame(this.draw);
   }
 
-  /** Forget what was drawn: rows look different now. */
+  /** Draw all rows again, because they look different now. */
   redraw() {
     for (const { element } of this.shown.values()) element.remove();
     this.shown.clear();
@@ -61,7 +61,7 @@ export class RowList {
       const element = known?.element ?? this.made(key, this.items[i]);
       element.style.transform = `translateY(${i * height}px)`;
       element.setAttribute("aria-rowindex", i + 2);
-      // In the document's order as on the screen: tab and screen readers follow it.
+      // Tab and screen readers follow the order in the document, so it equals that on the screen.
       const place = before ? before.nextSibling : this.element.firstChild;
       if (element !== place) this.element.insertBefore(element, place);
       before = element;
@@ -96,7 +96,7 @@ export class RowList {
     if (at < 0 || at >= this.items.length) return;
     event.preventDefault();
     const next = this.key(this.items[at]);
-    if (!this.shown.has(next)) this.draw(); // keys are quicker than frames
+    if (!this.shown.has(next)) this.draw(); // a key may come before the next frame
     const link = this.link(next);
     link?.focus();
     link?.closest("[data-key]").scrollIntoView({ block: "nearest" });

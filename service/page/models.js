@@ -1,4 +1,4 @@
-// The models that serve: what they are, how well they were measured, and how they do now.
+// The loaded models: card, measured accuracy, live figures.
 
 import { every } from "./clock.js";
 import { h, put } from "./dom.js";
@@ -6,8 +6,8 @@ import { number, percent } from "./format.js";
 import { STATES, empty, failed, loading } from "./parts.js";
 
 const REFRESH_SECONDS = 10;
-const ENOUGH_JUDGED = 200; // predictions below which coverage has no verdict
-const ALIKE = 20; // predictions of one unit resemble each other: so many count as one
+const ENOUGH_JUDGED = 200; // minimum predictions for a verdict on coverage
+const ALIKE = 20; // predictions that count as one trial, because those of one unit resemble each other
 const STATE_NAMES = { estimated: "Estimated", at_least_cap: "At least the cap", insufficient_history: "Little history", out_of_distribution: "Unlike training" };
 
 export async function show(root, params, context) {
@@ -22,7 +22,7 @@ export async function show(root, params, context) {
     place,
   );
   if (!names.includes(name)) {
-    put(place, empty("No such model", h("p", { class: "muted" }, `No model ${name} is loaded.`), h("p", {}, h("a", { href: "#/models" }, "To the models that serve"))));
+    put(place, empty("No such model", h("p", { class: "muted" }, `No model ${name} is loaded.`), h("p", {}, h("a", { href: "#/models" }, "To the loaded models"))));
     return;
   }
   const model = await context.api.get(`/v1/models/${encodeURIComponent(name)}`, {}, { signal: context.signal });
@@ -33,7 +33,7 @@ export async function show(root, params, context) {
   await watch(name, now, columns, model, context);
 }
 
-/** Show what the service counts of a model, every ten seconds. */
+/** Show the live figures of a model; read them again every ten seconds. */
 async function watch(name, place, columns, model, { api, signal }) {
   const draw = async () => {
     try {
@@ -76,7 +76,7 @@ function card({ name, version, sha256, provider, manifest }) {
   );
 }
 
-// ---- how it does now
+// ---- live figures
 
 function panel(title, verdict, ...content) {
   return h("section", { class: "card panel", "aria-label": title }, h("header", {}, h("h3", {}, title), verdict), content);
@@ -86,7 +86,7 @@ function verdict(text, tone) {
   return h("span", { class: `badge ${tone}` }, text);
 }
 
-/** A value on a scale with its limit as a mark: filled beyond it. */
+/** A bar of a drift index, with a mark at its limit. */
 function gauge({ psi, limit, drifting }, known) {
   const top = 2 * limit;
   return h(
@@ -103,8 +103,8 @@ function drift({ windows, enough, columns, prediction, unseen, unseen_limit: lim
   const said = !known ? verdict("Too few readings", "neutral") : found ? verdict("Drift", "critical") : verdict("As in training", "healthy");
   return panel(
     "Drift", said,
-    h("p", { class: "muted small" }, known ? `The last ${number(windows)} windows against training.` : `${number(windows)} of ${number(enough)} windows that a comparison needs.`),
-    known && drifting.length > 0 && h("p", {}, "Columns that drift: ", h("b", {}, drifting.join(", "))),
+    h("p", { class: "muted small" }, known ? `The last ${number(windows)} windows against training.` : `${number(windows)} of ${number(enough)} windows needed for a comparison.`),
+    known && drifting.length > 0 && h("p", {}, "Drifting columns: ", h("b", {}, drifting.join(", "))),
     h(
       "div", { class: "bars" },
       line("Worst column", worst(columns), known),
@@ -122,7 +122,7 @@ function worst(columns) {
   return Object.values(columns).reduce((a, b) => (b.psi - b.limit > a.psi - a.limit ? b : a), { psi: 0, limit: 1, drifting: false });
 }
 
-/** Attention entropy of the mean over heads and of each head, against its reference band. */
+/** Attention entropy of all heads and of each head, against its reference band. */
 function entropy({ entropy: heads, windows, enough }) {
   const known = windows >= enough;
   const off = heads.filter((head) => head.drift.drifting);
@@ -179,7 +179,7 @@ function answers({ states }) {
   );
 }
 
-// ---- what was measured before it served
+// ---- measured before serving
 
 const MEASURES = [
   ["rmse", "RMSE", 2], ["rmse_below_cap", "RMSE below the cap", 2], ["mae", "Mean absolute error", 2], ["bias", "Bias", 2], ["score", "NASA score per window", 2], ["coverage", "Coverage of the interval", 2], ["width", "Width of the interval", 1],
@@ -215,7 +215,7 @@ function reference({ regimes }, columns) {
   return [h("h2", { class: "section" }, "Columns and their reference"), h("p", { class: "muted small note" }, note), columns];
 }
 
-/** The columns with training's values in each regime, and their drift now. */
+/** Draw the columns with their reference in each regime, and their drift. */
 function drawColumns(place, manifest, found) {
   const scrolled = place.scrollLeft;
   const known = found && found.windows >= found.enough;
@@ -247,7 +247,7 @@ function span(values) {
   return near ? significant(low) : `${significant(low)} to ${significant(high)}`;
 }
 
-/** A number with four significant digits, without an exponent where it stays short. */
+/** Format a number with four significant digits, at most five decimals and no exponent. */
 function significant(value) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);

@@ -1,4 +1,4 @@
-// Pieces that several views show: states, errors, loading, empty.
+// Parts that several views share: states, errors, loading, empty.
 
 import { h } from "./dom.js";
 
@@ -14,8 +14,8 @@ export const STATES = {
 };
 
 /**
- * The state that a unit is shown in. Readings unlike the training data make every other state a guess, and
- * too short a history makes "healthy" one.
+ * The displayed state of a unit. No other state is reliable if readings are unlike the training data;
+ * "healthy" is not reliable if the history is too short.
  */
 export function stateOf(unit) {
   const health = unit.health_state?.label ?? unit.health_state;
@@ -25,13 +25,13 @@ export function stateOf(unit) {
   return health;
 }
 
-/** The state as a badge: word, colour and mark. */
+/** A badge for a state: word, colour and mark. */
 export function badge(state) {
   const { label, tone, mark } = STATES[state] ?? { label: state, tone: "neutral", mark: "·" };
   return h("span", { class: `badge ${tone}` }, h("span", { class: "mark", "aria-hidden": "true" }, mark), label);
 }
 
-/** What went wrong, and a way to try again. */
+/** An error, with a button to try again. */
 export function failed(error, again) {
   return h(
     "div",
@@ -44,7 +44,7 @@ export function failed(error, again) {
   );
 }
 
-/** A place where nothing is, what that means, and what to do. */
+/** An empty place: what it means, and what to do. */
 export function empty(title, ...children) {
   return h("div", { class: "empty" }, h("h2", {}, title), children);
 }

@@ -1,10 +1,10 @@
-// The readings of one cycle as a panel, and all numbers of a life as a table.
+// A panel of the readings of one cycle, and a table of all numbers of a life.
 
 import { h, put } from "./dom.js";
 import { readingAt, usualAt, worded } from "./facts.js";
 import { number, percent, signed } from "./format.js";
 
-/** The readings of one cycle, and what they say. */
+/** Make the panel of one cycle; returns `{ root, show(cycle, name) }`. */
 export function readingsPanel(facts, { explainAt, onCycle }) {
   const slider = h("input", {
     type: "range", "aria-label": "Cycle", min: facts.first, max: facts.latest, value: facts.at,
@@ -71,7 +71,7 @@ function readingsAt(facts, cycle, marked) {
     h("tbody", {}, [...facts.sensors, ...settings].map(row)));
 }
 
-/** Everything that the charts show, as a table; made when it is opened. */
+/** Make a table of the charts' data; it is filled when it is opened. */
 export function table(facts) {
   const place = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Numbers of the charts" });
   const details = h("details", { class: "fold" }, h("summary", {}, "The numbers as a table"), place);

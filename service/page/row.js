@@ -27,18 +27,18 @@ export function unitRow(unit, { horizon, scale }) {
   );
 }
 
-/** What the row has no room for; its link lies over all cells, so that none of them has a tooltip of its own. */
+/** The tooltip of the row. Cells have none of their own, because the row's link covers them. */
 function meaning(unit) {
   return [
     unit.unit,
     `${percent(unit.interval.coverage)} interval, in cycles`,
-    hasTrend(unit) && `RUL changes by ${trendText(unit)} cycles each cycle; ${number(-1)} is ordinary wear`,
+    hasTrend(unit) && `RUL changes by ${trendText(unit)} cycles per cycle; ${number(-1)} is ordinary wear`,
     unanswered(unit) && `readings go to cycle ${number(unit.last_reading_cycle)}`,
     unit.last_reading_at ? `last reading ${moment(unit.last_reading_at)}` : `predicted ${moment(unit.predicted_at)}`,
   ].filter(Boolean).join("\n");
 }
 
-/** From which cycle on there are readings without an answer, where there are. */
+/** A note of the last answered cycle, if later readings have no answer. */
 function unanswered(unit) {
   const waited = (Date.now() - Date.parse(unit.last_reading_at)) / 1000;
   if (!(unit.last_reading_cycle > unit.last_cycle && waited > LISTED_SECONDS)) return null;

@@ -1,4 +1,4 @@
-// The fleet's summary: units by state, and how many are expected to fail within each horizon; its buttons filter the list.
+// The fleet's summary: units by state and expected failures within each horizon; its buttons filter the list.
 
 import { arrange, h, put } from "./dom.js";
 import { number } from "./format.js";
@@ -8,7 +8,7 @@ const STATE_ORDER = ["critical", "degrading", "healthy", "unknown", "out_of_dist
 const ALWAYS_SHOWN = STATE_ORDER.slice(0, 3);
 const toneOf = (state) => STATES[state]?.tone ?? "neutral";
 
-/** Each state and horizon has one button for the life of the view: focus and a click that has begun survive an event. */
+/** Each state and horizon keeps its button while the view lives, so that an event interrupts neither focus nor a click. */
 export class Summary {
   constructor({ onState, onHorizon }) {
     Object.assign(this, { onState, onHorizon });
@@ -19,11 +19,11 @@ export class Summary {
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Filter by state" });
     this.states = h("div", { class: "card states" }, h("div", { class: "title" }, h("span", {}, "Units"), this.units), this.stack, this.chips);
     this.failing = h("div", { class: "card failing" }, h("div", { class: "title" }, h("span", {}, "Expected to fail within")));
-    // Ended units are out of the list, unless they are asked for.
+    // The list has ended units only if their filter is chosen.
     this.ended = h("span", { class: "ended" }, ["failed", "removed"].map((state) => this.chip(state)));
   }
 
-  /** Show a summary, and which state and horizon are chosen; null shows nothing. */
+  /** Show a summary and the chosen state and horizon; null shows nothing. */
   draw(summary, { state: chosen, horizon } = {}) {
     if (!summary) return put(this.element);
     const states = Object.entries(summary.states).filter(([state, n]) => n > 0 || ALWAYS_SHOWN.includes(state));
@@ -39,7 +39,7 @@ export class Summary {
     }
   }
 
-  /** The element of this name, made the first time. */
+  /** Return the element of this name; the first call makes it. */
   kept(name, make) {
     if (!this.made.has(name)) this.made.set(name, make());
     return this.made.get(name);
@@ -54,7 +54,7 @@ export class Summary {
     return chip;
   }
 
-  /** A group of buttons for models with the same horizons; models with other horizons stand apart. */
+  /** Make one group of buttons for all models with the same horizons. */
   groups(byModel) {
     const groups = new Map();
     for (const [model, expected] of Object.entries(byModel)) {

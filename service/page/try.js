@@ -1,4 +1,4 @@
-// Try a model on a file of your own or on a simulated unit; nothing is stored.
+// Try a model on a file or on a simulated unit; nothing is stored.
 
 import { actPanel, ratioOf } from "./act.js";
 import { figures, reasons } from "./answer.js";
@@ -35,7 +35,7 @@ class TryView {
     context.signal.addEventListener("abort", () => this.charts?.destroy());
   }
 
-  /** Use a model; a file that was dropped is matched with it anew. */
+  /** Use a model, and match the chosen file with it again. */
   async choose(name) {
     const { manifest, costs } = await this.context.api.get(`/v1/models/${encodeURIComponent(name)}`, {}, { signal: this.context.signal });
     this.model = name;
@@ -64,7 +64,7 @@ class TryView {
     const simulated = h("button", { type: "button", onclick: () => ((this.file = null), (this.seed += 1), this.simulate()) }, "Take a simulated unit");
     return h("section", { class: "card try-head", "aria-label": "Readings" },
       h("h1", {}, "Try a model"),
-      h("p", { class: "muted" }, "Nothing here is stored, and a file does not leave this page except as readings sent to this service."),
+      h("p", { class: "muted" }, "Nothing is stored. Only the readings of a file are sent, and only to this service."),
       h("div", { class: "try-choose" },
         h("div", { class: "field" }, h("label", { for: "try-model" }, "Model"), model),
         h("div", { class: "field grow" }, file, drop), simulated));
@@ -75,7 +75,7 @@ class TryView {
     await this.guarded(async () => {
       const found = await api.get(`/v1/models/${encodeURIComponent(this.model)}/simulated`, { seed: this.seed }, { signal });
       const life = { cycles: found.cycles, columns: found.columns, fails: found.cycles.at(-1) };
-      put(this.place, h("p", { class: "notice card" }, h("strong", {}, `Simulated unit ${this.seed}`), ` lives ${found.cycles.length} cycles. The model sees its readings up to the cycle that you choose.`));
+      put(this.place, h("p", { class: "notice card" }, h("strong", {}, `Simulated unit ${this.seed}`), ` lives ${found.cycles.length} cycles. The model sees its readings up to the chosen cycle.`));
       await this.use(`simulated-${this.seed}`, life, found.cycles[Math.floor(0.72 * found.cycles.length)]);
     });
   }
@@ -90,7 +90,7 @@ class TryView {
     });
   }
 
-  /** Show how the file's columns are understood, and answer for its first unit. */
+  /** Show how the file's columns match the model's, and answer for a unit. */
   async matchFile(matched) {
     const { file } = this;
     const focused = document.activeElement?.id;
@@ -135,18 +135,18 @@ class TryView {
     return this.guarded(() => this.use(name, life, life.cycles.at(-1)));
   }
 
-  /** Answer for a unit at a cycle, and at points of its life before. */
+  /** Answer for a unit at a cycle, and at earlier points of its life. */
   async use(unit, life, cycle) {
     const mine = (this.turn += 1);
     Object.assign(this, { unit, life });
     put(this.result, loading("Asking the model"));
     const past = await this.predictions(life);
-    if (mine !== this.turn) return; // another unit was chosen meanwhile
+    if (mine !== this.turn) return; // another unit was chosen
     this.past = past;
     await this.answer(cycle);
   }
 
-  /** The answers along a life, in one request; none where the service takes no request of that size. */
+  /** Read the answers along a life by one request of limited size. */
   async predictions({ cycles, fails }) {
     const most = Math.min(MOST_POINTS, Math.floor(MOST_READINGS / (this.manifest.context * this.columns.length)));
     const step = Math.max(1, Math.ceil(cycles.length / Math.max(1, most)));

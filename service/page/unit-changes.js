@@ -1,8 +1,8 @@
-// Dialogs that change a unit: report an outcome, rename, delete. Each resolves to what was done, or null.
+// Dialogs that change a unit: report an outcome, rename, delete. Each resolves to the result; null if it is cancelled.
 
 import { h, put } from "./dom.js";
 
-/** Open a dialog whose form does something; the service's refusal is shown in it. */
+/** Open a dialog whose form calls `act`; it shows an error of the service. */
 function ask({ title, fields, action, danger = false, act }) {
   return new Promise((resolve) => {
     const refusal = h("p", { class: "error", role: "alert" });
@@ -39,7 +39,7 @@ export function reportOutcome({ api, path, model, unit, last, known }) {
         choice("failed", "It failed", known?.kind !== "removed"), choice("removed", "It was removed while it still ran", known?.kind === "removed")),
       h("label", { for: "outcome-cycle" }, "Its last cycle"),
       h("input", { id: "outcome-cycle", name: "cycle", type: "number", min: 1, step: 1, required: true, value: known?.cycle ?? last ?? "" }),
-      h("p", { class: "muted small" }, "The unit leaves the fleet, and its predictions are scored against what happened."),
+      h("p", { class: "muted small" }, "The unit leaves the fleet, and its predictions are scored against the outcome."),
     ],
     action: known ? "Correct" : "Report",
     act: (given) => api.post(`${path}/outcomes`, { model, kind: given.get("kind"), cycle: Number(given.get("cycle")), ...(known && { replace: true }) }),

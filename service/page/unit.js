@@ -1,4 +1,4 @@
-// One unit: how long, how sure, why, when to act; its life; outcome, new name, removal.
+// One unit: RUL, interval, reasons, when to act, life; outcome, rename, delete.
 
 import { actPanel, ratioOf } from "./act.js";
 import { figures, reasons } from "./answer.js";
@@ -10,7 +10,7 @@ import { lifeCharts } from "./life.js";
 import { badge, empty, failed, loading, stateOf } from "./parts.js";
 import { deleteUnit, renameUnit, reportOutcome } from "./unit-changes.js";
 
-const MOST = 1000; // cycles that the service gives at once
+const MOST = 1000; // maximum cycles per request
 const MOST_PAGES = 10;
 const REFRESH_SECONDS = 10;
 
@@ -19,7 +19,7 @@ export async function show(root, params, context) {
   const asked = params.query?.get("cycle");
   if (asked && !/^\d{1,9}$/.test(asked)) throw new Error(`cycle: expected a whole number, got ${asked}`);
   const at = asked ? Number(asked) : null;
-  if (/^\.{1,2}$/.test(unit)) throw new Error("Browsers leave the names . and .. out of an address. The Python client, gRPC and curl --path-as-is reach this unit and can rename it.");
+  if (/^\.{1,2}$/.test(unit)) throw new Error("Browsers remove the names . and .. from an address. Rename this unit by the Python client, gRPC or curl --path-as-is.");
   const { api, signal } = context;
   const path = `/v1/units/${encodeURIComponent(unit)}`;
   root.classList.add("unit");
@@ -40,7 +40,7 @@ export async function show(root, params, context) {
   });
 }
 
-/** A unit, and the answer to its stored readings with its reasons; null where there is none, with the reason. */
+/** Read a unit and the explained answer to its stored readings; without an answer `prediction` is null and `why` has the reason. */
 async function history(api, path, { model, cycle }, signal) {
   const known = await wholeLife(api, path, model, signal);
   if (!known.readings.cycles.length) return { known, explained: { prediction: null } };
@@ -53,7 +53,7 @@ async function history(api, path, { model, cycle }, signal) {
   }
 }
 
-/** What is stored of a unit: page by page from its newest cycles, `MOST_PAGES` at most. */
+/** Read a stored unit page by page, newest cycles first, at most `MOST_PAGES`. */
 async function wholeLife(api, path, model, signal) {
   const read = (before) => api.get(path, { model, limit: MOST, before }, { signal });
   const known = await read();
@@ -87,7 +87,7 @@ class UnitView {
     context.signal.addEventListener("abort", () => this.charts?.destroy());
   }
 
-  /** The newest of the stored predictions of each cycle, in order of cycles. */
+  /** The newest stored prediction of each cycle, in ascending order of cycles. */
   get predictions() {
     const newest = new Map();
     for (const one of this.known.predictions) if (!newest.has(one.last_cycle)) newest.set(one.last_cycle, one);
@@ -101,7 +101,7 @@ class UnitView {
     return Math.max(...this.known.readings.cycles, this.known.predictions[0]?.last_cycle ?? 0);
   }
 
-  /** Whether the model refuses the newest readings: the last answer is of an earlier cycle. */
+  /** Whether the last answer is of an earlier cycle, because the model refuses the newest readings. */
   get isBehind() {
     return this.at === null && !this.explained.prediction && this.known.predictions[0]?.last_cycle < this.last;
   }
@@ -171,7 +171,7 @@ class UnitView {
     const score = scores?.at(-1);
     return h("p", { class: "notice card" },
       h("strong", {}, `${outcome.kind === "failed" ? "Failed" : "Removed"} at cycle ${outcome.cycle}.`),
-      score?.mean_absolute_error != null && ` The predictions before were off by ${number(score.mean_absolute_error, 1)} cycles on average; the band held the truth in ${number(100 * score.coverage)}% of ${score.with_error}.`);
+      score?.mean_absolute_error != null && ` The predictions of this unit had a mean absolute error of ${number(score.mean_absolute_error, 1)} cycles; the interval held the truth in ${number(100 * score.coverage)}% of ${score.with_error}.`);
   }
 
   act() {
@@ -197,7 +197,7 @@ class UnitView {
     this.context.navigate(this.address());
   }
 
-  /** Attention of each head for the answer that is shown, by the Open Inference Protocol. */
+  /** Read the attention of each head for the displayed answer, by the Open Inference Protocol. */
   async heads({ cycles, columns }) {
     const first = Math.max(cycles[0], this.cycle - this.manifest.context + 1);
     const window = Array.from({ length: this.cycle - first + 1 }, (_, i) => first + i);
@@ -214,14 +214,14 @@ class UnitView {
     return { cycles: window, heads };
   }
 
-  /** Show the unit anew where an event tells of it. */
+  /** Renew the view if an event has a newer prediction of this unit. */
   hear(name, units) {
     if (name !== "units" || this.at !== null || document.hidden) return;
     const found = units.find((one) => one.unit === this.unit && one.model === this.model);
     if (found && found.last_cycle !== this.known.predictions[0]?.last_cycle) this.renew(`There is an answer for cycle ${found.last_cycle}.`);
   }
 
-  /** Show the unit anew where it has changed without an event: events were missed, or an outcome was reported. */
+  /** Renew the view if the unit has changed without an event, after missed events or an outcome. */
   async refresh() {
     if (this.at !== null || this.connection === "refused") return;
     const { api, signal } = this.context;
@@ -230,11 +230,11 @@ class UnitView {
       const found = await api.get(this.path, { model: this.model, limit: 1 }, { signal });
       if (news(found) !== news(this.known)) this.renew("This unit has changed.");
     } catch (error) {
-      if (error.status === 404) this.renew("There is no such unit any more.");
+      if (error.status === 404) this.renew("This unit was deleted or renamed.");
     }
   }
 
-  /** Read and draw again; a page in use asks first. */
+  /** Read and draw again; if the page is in use, ask first. */
   renew(why) {
     if (!this.isUsed || !this.news) return void this.reload();
     put(this.news, why, " ", h("button", { type: "button", onclick: () => this.reload() }, "Show it"));

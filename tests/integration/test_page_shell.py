@@ -195,6 +195,6 @@ def test_without_a_store_the_page_says_so(browser, look, tiny_bundle, tmp_path):
     ):
         opened.go("#/")
 
-        expect(opened.page.get_by_text("This service keeps no units")).to_be_visible()
+        expect(opened.page.get_by_text("This service stores no units")).to_be_visible()
         assert started.ask("GET", "/v1/events").status_code == 404
         opened.shoot("no-store")

@@ -154,7 +154,7 @@ def test_text_of_a_spreadsheet_is_read_with_its_errors_and_truths(opened, life, 
 
     expect(page.get_by_text("17 of 17 columns of fd001")).to_be_visible()
     expect(page.get_by_role("heading", name="Unit A")).to_be_visible()
-    expect(page.get_by_text("no number")).to_have_count(0)
+    expect(page.get_by_text("read as missing")).to_have_count(0)
 
 
 @desktop

@@ -337,7 +337,7 @@ def test_the_page_says_that_a_cycle_is_not_a_number(opened):
 def test_a_unit_that_no_browser_can_ask_for_is_said_to_be_one(opened, unit):
     opened.go(f"#/unit/fd001/{unit}")
 
-    expect(opened.page.get_by_role("alert")).to_contain_text("Browsers leave the names . and .. out")
+    expect(opened.page.get_by_role("alert")).to_contain_text("Browsers remove the names . and ..")
 
 
 @desktop
