@@ -1,9 +1,9 @@
 """Novelty: distance of a window from the training windows.
 
-The maximum of four distances, each over its 99.5 % quantile in training, for four kinds of anomaly:
-small shifts of many columns, a constant shift of one column, too much or too little change from
-cycle to cycle, repeated readings. Fitted on training windows, not learnt. This module must not know
-networks.
+Novelty is the maximum of four distances, each divided by its 99.5 % quantile in training. They find
+four kinds of anomaly: small shifts of many columns, a constant shift of one column, too much or too
+little change from cycle to cycle, repeated readings. They are fitted to training windows, not learnt.
+This module must not know networks.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from model.layers import Scaled, change_weights, features_of_change, set_buffer
 
 QUANTILE: Final = 0.995
 LEAST_REPEATS: Final = 2.0
-"""Minimum of that quantile for repeated readings, in standard deviations: where no training reading repeats,
-a live one does by chance, as where it is rounded, and that alone is no anomaly."""
+"""Minimum of that quantile for repeated readings, in standard deviations. Live readings may repeat by chance
+or by rounding even if no training reading does; that alone is no anomaly."""
 SHRINKAGE: Final = 0.3
 """Share of the diagonal in the covariance; it limits the effect of a missing column."""
 SHRINKAGE_ALONE: Final = 0.7
-"""The same for the distance of one feature given all others, which a missing feature distorts more."""
+"""Share for the distance of one feature given all others, which a missing feature distorts more."""
 WINDOWS_A_FEATURE: Final = 2
-"""Minimum number of windows that a covariance is estimated from, over its features."""
+"""Minimum number of windows per feature for the estimate of a covariance."""
 
 
 class Statistics(NamedTuple):
@@ -40,7 +40,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def of_rows(cls, rows: Tensor) -> Statistics:
-        """Split what `rows` joins, [B, 7F]."""
+        """Split the rows that `rows` returns, [B, 7F]."""
         f = rows.shape[1] // 7
         return cls(*rows.split([3 * f, f, f, f, f], dim=-1))
 
@@ -85,7 +85,7 @@ class Novelty(nn.Module):
     def usual_distances(self) -> Tensor:
         """Return the usual distances of windows of 0 to `context` cycles, [context + 1, 4].
 
-        Short windows vary more. It is a table, so that the graph looks it up.
+        Short windows vary more. A table, because the graph looks distances up by length.
         """
         noise = self.get_buffer("noise")
         n = torch.arange(len(self.get_buffer("change_weights")), device=noise.device).clamp(min=1)[:, None]
@@ -123,7 +123,7 @@ class Novelty(nn.Module):
 
     def _fit_change(self, change: FloatArray, lengths: IntArray) -> None:
         centred = change - change.mean(0)
-        # Windows of full length; where these are too few, the longest ones.
+        # Windows of full length; if these are too few, the longest ones.
         fewest = min(WINDOWS_A_FEATURE * change.shape[1], len(lengths))
         whole = centred[lengths >= np.sort(lengths)[-fewest]]
         variance, axes = _axes(whole, SHRINKAGE)

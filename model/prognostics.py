@@ -2,13 +2,13 @@
 
 A model predicts each cycle of a unit that ran to failure. The metrics are from Saxena, Celaya, Saha,
 Saha and Goebel, "Metrics for offline evaluation of prognostic performance" (International Journal of
-Prognostics and Health Management 1(1), 2010): when predictions become accurate, whether they are
-half-way, how the error shrinks with the RUL. They were compared with NASA's
-`progpy.metrics.toe_profile_metrics`; docstrings name differences.
+Prognostics and Health Management 1(1), 2010): the cycle from which predictions are accurate, accuracy
+half-way, and the error relative to the RUL. They were compared with NASA's
+`progpy.metrics.toe_profile_metrics`; docstrings name the differences.
 
-Letters as there: r the answer, r* the truth, EoL the end of life, alpha the allowed error, lambda the
-part of the way from the first prediction t_P (0) to EoL (1). Above the cap an answer is "at least"
-and no prediction, so t_P is the first cycle whose RUL is at the cap or below. All units are cycles.
+Letters of that article: r the answer, r* the truth, EoL the end of life, alpha the allowed error, lambda
+the part of the way from the first prediction t_P (0) to EoL (1). Above the cap an answer is "at least"
+and no prediction, so t_P is the first cycle whose RUL is at the cap or below. Times are cycles.
 This module must not know networks, files or screens.
 """
 
@@ -74,8 +74,8 @@ def join_lives(lives: Sequence[Life]) -> Answered:
 def within_alpha(life: Life, *, cap: float) -> float:
     """Compute the share of predictions with (1 - `ALPHA`) r* <= r <= (1 + `ALPHA`) r*.
 
-    Alpha-lambda accuracy (Saxena 2010) over all lambda below 1, as the cone closes at EoL. NaN
-    without a prediction.
+    Alpha-lambda accuracy (Saxena 2010) over all lambda below 1, because the cone closes at EoL. NaN
+    if there is no prediction.
 
     >>> cycle, truth, rul = (np.array(values) for values in ([1, 2, 3], [2, 1, 0], [2, 2, 0]))
     >>> unit = Life("1", cycle, truth, rul, rul - 1, rul + 1, np.zeros((3, 0)))
@@ -90,8 +90,8 @@ def within_alpha(life: Life, *, cap: float) -> float:
 def alpha_lambda_accuracy(life: Life, *, cap: float, alpha: float = ALPHA, part: float = LAMBDA) -> float:
     """Return 1 if the prediction at t_lambda is inside the alpha-cone, else 0.
 
-    t_lambda = t_P + lambda (EoL - t_P), after Saxena 2010 for answers without a distribution. Between
-    two readings the later one counts. NaN without a prediction from there on.
+    t_lambda = t_P + lambda (EoL - t_P), after Saxena 2010 for answers without a distribution. If
+    t_lambda is between two readings, the later one counts. NaN if no prediction follows t_lambda.
     """
     rows = np.flatnonzero(life.truth <= cap)
     if len(rows) == 0:
@@ -104,10 +104,10 @@ def alpha_lambda_accuracy(life: Life, *, cap: float, alpha: float = ALPHA, part:
 
 
 def prognostic_horizon(life: Life, *, cap: float, lasting: bool = True) -> float:
-    """Compute the cycles before EoL from which on |r - r*| <= `HORIZON_ALPHA` EoL.
+    """Compute the RUL of the first prediction with |r - r*| <= `HORIZON_ALPHA` EoL.
 
-    Saxena 2010 takes the first such prediction; `lasting` requires it of all later ones too. At most
-    the cap; 0 if no prediction meets it; NaN without a prediction.
+    The definition of Saxena 2010; with `lasting` all later predictions must meet the bound too. At most
+    the cap; 0 if no prediction meets the bound; NaN if there is no prediction.
     """
     rows = np.flatnonzero(life.truth <= cap)
     if len(rows) == 0:
@@ -122,7 +122,7 @@ def cumulative_relative_accuracy(life: Life, *, cap: float, by_rul: bool = False
     """Compute the mean of 1 - |r* - r| / r* over predictions: 1 is perfect.
 
     Saxena 2010, with equal weights w(r), so the last few cycles dominate. `by_rul` weights by r*:
-    1 - sum |r* - r| / sum r*. EoL itself is ignored. NaN without a prediction.
+    1 - sum |r* - r| / sum r*. EoL itself is ignored. NaN if there is no prediction.
     """
     rows = _before_end(life, cap)
     if not rows.any():
@@ -135,15 +135,15 @@ def monotonicity(life: Life, *, cap: float) -> float:
     """Compute (falls - rises) / (n - 1) over the predictions, -1..1.
 
     Coble and Hines, "Identifying optimal prognostic parameters from data: a genetic algorithms
-    approach" (Annual Conference of the PHM Society, 2009), without the absolute value, as a RUL should
-    fall. NaN with fewer than two predictions.
+    approach" (Annual Conference of the PHM Society, 2009), without the absolute value, because a RUL
+    should fall. NaN with fewer than two predictions.
     """
     steps = np.diff(life.rul[life.truth <= cap])
     return float((np.sign(-steps)).mean()) if len(steps) else float("nan")
 
 
 def life_coverage(life: Life, *, cap: float) -> float:
-    """Compute the share of predictions with the truth in the interval; NaN without one."""
+    """Compute the share of predictions whose interval contains the truth; NaN if there is no prediction."""
     rows = life.truth <= cap
     held = (life.lower <= life.truth) & (life.truth <= life.upper)
     return float(held[rows].mean()) if rows.any() else float("nan")
@@ -196,8 +196,8 @@ def by_rul(answered: Answered, *, cap: float) -> list[Band]:
 def by_answer(answered: Answered, *, cap: float) -> list[Band]:
     """Compute figures in equal bands of predicted RUL; the last one includes the cap.
 
-    A caller knows the answer and not the truth, so this is the coverage that a caller sees. Empty bands
-    are omitted.
+    Callers know the answer but not the truth, so their coverage is that of these bands. Empty bands are
+    omitted.
     """
     edges = np.linspace(0.0, cap, THIRDS + 1).tolist()
     inside = np.minimum(answered.rul, np.nextafter(cap, 0.0))
@@ -250,8 +250,8 @@ def brier_figures(
 ) -> dict[int, Figure]:
     """Compute the Brier score of each horizon from [W, K], [W], unit and weight [W]: 0 is perfect.
 
-    Mean square of probability less outcome, 0 or 1; Brier, "Verification of forecasts expressed in
-    terms of probability" (Monthly Weather Review 78, 1950).
+    The score is the mean square of probability minus outcome (0 or 1): Brier, "Verification of forecasts
+    expressed in terms of probability" (Monthly Weather Review 78, 1950).
     """
     square = np.square(probability - (truth[:, None] <= np.array(horizons)))
     statistics = {str(horizon): mean_of(square[:, k], weight) for k, horizon in enumerate(horizons)}
@@ -267,5 +267,5 @@ def ignorant_brier(truth: FloatArray, *, horizon: int, weight: FloatArray | None
 
 
 def _before_end(life: Life, cap: float) -> BoolArray:
-    """Return the mask of predictions without EoL, which has no relative error."""
+    """Return the mask of predictions before EoL, which has no relative error."""
     return (life.truth <= cap) & (life.truth > 0)

@@ -1,4 +1,4 @@
-"""Reference statistics of the training readings, as the bundle's manifest keeps them.
+"""Reference statistics of the training readings, part of the bundle's manifest.
 
 They scale a network's inputs, detect drift, and are the basis of `model.simulation`. This module must not
 know networks, the rest of the manifest, or files.
@@ -33,7 +33,7 @@ LIFE_QUANTILES: Final = tuple(i / 10 for i in range(11))
 RUL_GRID: Final = (0, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 100, 125, 150, 175, 200, 250, 300, 400)
 """Dense near failure, where readings change fast. Longer lives continue in steps of a quarter."""
 UNITS: Final = 6
-"""Units whose own profiles are kept."""
+"""Number of units whose own profiles are kept."""
 
 UNKNOWN: Final = -1
 """Regime of a reading without known settings, if there are several regimes; no regime counts it."""
@@ -54,7 +54,7 @@ def _printable(text: str) -> str:
 
 
 Line = Annotated[str, AfterValidator(_printable)]
-"""Text that logs, tables and labels show as it is."""
+"""Text that logs, tables and labels can show unchanged."""
 
 
 class ColumnReference(Frozen):
@@ -84,7 +84,7 @@ class Regime(Frozen):
 
 
 class UnitProfile(Frozen):
-    """How the columns of one training unit changed as it neared failure."""
+    """Change of the columns of one training unit before failure."""
 
     life: PositiveInt = Field(le=LARGEST_CYCLE, description="cycles")
     z: list[list[float]] = Field(
@@ -93,9 +93,9 @@ class UnitProfile(Frozen):
 
 
 class Degradation(Frozen):
-    """How columns change as units near failure; `rul simulate` makes units from it.
+    """Change of the columns before failure; `rul simulate` makes units from it.
 
-    Z-scores are within a regime, so one profile serves all regimes.
+    Z-scores are relative to a regime, so all regimes share one profile.
     """
 
     rul: list[float] = Field(description="[R], cycles, ascending")
@@ -113,7 +113,7 @@ class Degradation(Frozen):
     )
 
     def along(self, profile: list[list[float]], rul: FloatArray | IntArray) -> _Array:
-        """Interpolate `z`, `spread` or a unit's `z` at RULs, [...] -> [..., F]; constant beyond its ends."""
+        """Interpolate `z`, `spread` or a unit's `z` at RULs, [...] -> [..., F]; constant beyond the ends."""
         at = self.rul[: len(profile)]
         return np.stack([np.interp(rul, at, column) for column in np.array(profile).T], axis=-1)
 
@@ -129,9 +129,9 @@ class Reference:
 
 
 def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Reference:
-    """Compute the reference statistics of training units: `rul train` gives the failed ones.
+    """Compute the reference statistics of training units; `rul train` passes only failed units.
 
-    Ranges and regimes are of all units given; degradation and lives of those that failed.
+    Ranges and regimes come from all units; degradation and lives come from failed units.
     """
     if not any(trajectory.failed for trajectory in trajectories):
         raise InvalidData(f"none of {len(trajectories)} units ran to failure: training needs a RUL label")
@@ -173,8 +173,8 @@ def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array,
     """Compute mean and standard deviation per regime and column, both [R, F].
 
     A column without readings in a regime has the statistics of all regimes. A constant column has
-    standard deviation 1, so z-scores stay finite; one that differs by less than a step of float32 has 1 or
-    that step.
+    standard deviation 1, so z-scores stay finite; if its readings differ by less than a step of float32, it
+    has 1 or that step.
     """
     mean = np.tile(np.nanmean(readings, axis=0), (count, 1))
     deviation = np.tile(np.nanstd(readings, axis=0), (count, 1))
@@ -189,7 +189,7 @@ def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array,
 
 
 def _deciles(readings: _Array, rows: NDArray[np.bool_]) -> list[list[float]]:
-    """Compute the nine inner deciles of each column, [F][9]; of all rows if these have none."""
+    """Compute the nine inner deciles of each column, [F][9]; of all rows if the chosen ones are empty."""
     edges: list[list[float]] = []
     for column in readings.T:
         there = column[rows & ~np.isnan(column)]
@@ -218,7 +218,7 @@ def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray
 
 
 def _quantiles(lives: _Array, weights: _Array) -> _Array:
-    """Compute the `LIFE_QUANTILES` of lives [U] by weights [U], linear between lives; the ends are lives."""
+    """Compute the `LIFE_QUANTILES` of lives [U] with weights [U], interpolated between lives."""
     order = np.argsort(lives, kind="stable")
     weight = weights[order]
     place = np.cumsum(weight) - (weight + weight[0]) / 2
@@ -228,7 +228,7 @@ def _quantiles(lives: _Array, weights: _Array) -> _Array:
 def _unit_means(units: Sequence[tuple[IntArray, _Array]]) -> tuple[_Array, _Array, _Array]:
     """Compute a RUL grid [R], and mean and count [U, R, F] of units with RUL [N] and z [N, F].
 
-    Each reading belongs to the nearest RUL of the grid. The mean of no reading is NaN.
+    Each reading belongs to the nearest RUL of the grid. A mean over no readings is NaN.
     """
     longest = max(int(rul[0]) for rul, _ in units)
     further, steps = RUL_GRID[-1] + 200, list[int](RUL_GRID)
@@ -254,8 +254,8 @@ def _some_units(
 ) -> list[UnitProfile]:
     """Choose one unit of each sixth of the lives [U], with means [U, R, F] on the grid [R].
 
-    Mean and standard deviation of the chosen ones are close to profile and spread [R, F] of all units. A RUL
-    without readings of the unit has the mean between its neighbours; a column without any has the profile.
+    Mean and standard deviation of the chosen units are close to profile and spread [R, F] of all units. A RUL
+    without readings is interpolated between its neighbours; a column without readings has the profile.
     """
     whole = np.broadcast_to(profile, means.shape).copy()
     for n, f in np.argwhere(~np.isnan(means).all(axis=1)):
@@ -278,7 +278,7 @@ def _some_units(
 def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _Array]:
     """Compute mean and standard deviation over units, [R, F], of means [U, R, F] of `counts` readings each.
 
-    The noise of such a mean is subtracted.
+    The standard deviation excludes the noise of the means.
     """
     known = counts > 0
     units = np.maximum(known.sum(axis=0), 1)
@@ -289,7 +289,7 @@ def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _
 
 
 def _stays(regime: IntArray) -> NDArray[np.bool_]:
-    """Compare the regimes of each two successive cycles, where both are known."""
+    """Return whether each pair of successive cycles has one regime; pairs with an unknown one are omitted."""
     before, after = regime[:-1], regime[1:]
     return (before == after)[(before != UNKNOWN) & (after != UNKNOWN)]
 

@@ -1,7 +1,7 @@
-"""Operating regimes: clusters of settings between which readings differ for healthy units too.
+"""Operating regimes: clusters of settings; readings of healthy units differ between them.
 
-Settings are split repeatedly where a split explains the sensors best, until the best split explains
-too little: noisy settings (C-MAPSS FD001) give one regime, six flight conditions (FD002) give six.
+Each split of the settings is the one that explains the sensors best; splitting ends if the best split
+explains too little. Noisy settings (C-MAPSS FD001) give one regime, six flight conditions (FD002) six.
 The result is deterministic. This module must not know scaling, networks or files.
 """
 
@@ -19,7 +19,7 @@ from model.domain import FloatArray, IntArray, Schema, Trajectory, mean_of_known
 
 MOST_REGIMES: Final = 12
 TIE: Final = 1e-3
-"""Preference for earlier centres in squared scaled distances: rounding must not choose between equals."""
+"""Preference for earlier centres in squared scaled distances, so that rounding does not decide ties."""
 LEAST_GAIN: Final = 0.1
 """Minimum share of the remaining variance that a split explains, mean over sensors."""
 LEAST_SHARE: Final = 0.01
@@ -27,7 +27,7 @@ LEAST_SHARE: Final = 0.01
 MOST_MOVES: Final = 50
 """Maximum iterations of the centres; well separated settings need two or three."""
 MOST_READINGS: Final = 60_000
-"""Maximum number of readings, for speed. Of more so many are drawn: every n-th would miss a duty cycle."""
+"""Maximum number of readings, for speed; drawn at random, because every n-th could miss a duty cycle."""
 
 _Array = NDArray[np.float64]
 
@@ -38,13 +38,13 @@ class Regimes:
 
     centre: FloatArray  # float64 [R, S], in engineering units, in the schema's order of settings
     # float64 [S], divisor of the differences of a setting: its standard deviation over all readings, or 1
-    # where that is 0.
+    # if that is 0.
     scale: FloatArray
 
     def of(self, settings: FloatArray) -> IntArray:
         """Find the nearest centre over the known settings, [n, S] -> int64 [n].
 
-        The first of those that the known settings cannot tell.
+        If the known settings do not decide, the first of the nearest centres.
         """
         square = np.tile(TIE * np.arange(len(self.centre)), (len(settings), 1))
         for s, scale in enumerate(self.scale):
@@ -64,7 +64,7 @@ class Regimes:
 def find_regimes(trajectories: Sequence[Trajectory], schema: Schema) -> Regimes:
     """Find the regimes of these units, in the order of their centres.
 
-    There is one if the fleet has no settings, or settings that explain nothing of its sensors.
+    A fleet without settings, or with settings that explain nothing of its sensors, has one regime.
     """
     where, sensors_at = schema.indices("setting"), schema.indices("sensor")
     everything = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float64)
@@ -90,7 +90,7 @@ class _Split(NamedTuple):
 
 
 def _grow(settings: _Array, sensors: _Array) -> list[IntArray]:
-    """Split cells of rows, each time by the setting and threshold that explain most."""
+    """Split cells of rows repeatedly, by the setting and threshold that explain most."""
     cells: list[IntArray] = [np.arange(len(settings))]
     least = max(1, int(np.ceil(LEAST_SHARE * len(settings))))
     while len(cells) < MOST_REGIMES:
@@ -113,8 +113,8 @@ def _best_split(
 ) -> _Split:
     """Find the best threshold of one setting in one cell; gain is a mean over sensors.
 
-    All cuts at once: with the cell's sensors centred, a cut whose first n of N rows sum to s
-    explains s^2 N / (n (N - n)) of the squares.
+    Computed for all cuts at once: if the sensors of the cell are centred and the first n of N rows sum
+    to s, the cut after row n explains s^2 N / (n (N - n)) of the squares.
     """
     order = np.argsort(setting, kind="stable")
     values = setting[order]
@@ -137,7 +137,7 @@ def _squares(sensors: _Array) -> _Array:
 def _settled(regimes: Regimes, settings: _Array) -> Regimes:
     """Move each centre to the mean of its nearest readings, and delete tiny regimes.
 
-    This corrects readings that a cut left on the wrong side of a gap.
+    The move corrects readings that a cut left on the wrong side of a gap.
     """
     for _ in range(MOST_MOVES):
         nearest = regimes.of(settings)

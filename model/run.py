@@ -57,21 +57,21 @@ SCALED_WINDOWS: Final = 2000
 """Windows that scale a network's inner inputs."""
 LENGTHS: Final = {125: 0.0, 250: 0.0, 500: 0.0, 1000: 0.02, 2000: 0.1}
 """Lengths to try, in updates, and the share by which each must lower the RMSE of the judging units. The first
-three are cheap and all tried. These units say little, and many updates spread the evidence: on FD003 2,000
-lower it by 7 % on the first fold, and by nothing on all. The longest keeps a training of 100,000 windows
-within fifteen minutes of CPU."""
+three are cheap and all tried. The judging units are few, and many updates spread the evidence: on FD003 2,000
+updates lower the RMSE by 7 % on the first fold, but not on all folds. The longest keeps a training of 100,000
+windows within fifteen minutes of CPU."""
 JUDGES: Final = 15
-"""Held-out units that judge lengths and settings, of as many folds as have them: the first, or with few units
-all. The eleven of the first fold of XJTU chose 250 updates, with 25.5 cycles over all; 1,000 have 22.7."""
+"""Held-out units that judge lengths and settings: those of the first folds, until there are so many. The eleven
+of the first fold of XJTU chose 250 updates, with an RMSE of 25.5 cycles over all folds; 1,000 have 22.7."""
 READS: Final = "reads_settings"
 SETTINGS_GAIN: Final = 0.05
-"""Share by which reading the settings must lower that RMSE, or they only tell the regimes.
-Where they decide lives it is 0.14 and more; on C-MAPSS less than 0.02 (docs/adr/0017)."""
+"""Share by which reading the settings must lower that RMSE; otherwise settings only tell the regimes.
+If settings decide lives, the share is 0.14 and more; on C-MAPSS less than 0.02 (docs/adr/0017)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Units, and how a network trains on them: on all but those of each fold, then on all."""
+    """Units, network and configuration: one training without each fold, then one on all units."""
 
     trajectories: Sequence[Trajectory]
     fleet: Fleet
@@ -79,7 +79,7 @@ class Plan:
     config: TrainConfig
     folds: int
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Fields of `NetworkConfig`
-    trained: Sequence[Stage] = ()  # First folds that are trained already
+    trained: Sequence[Stage] = ()  # First folds, already trained
 
     def stage(self, number: int) -> tuple[Split, Trainer, Reference]:
         """Prepare the training of a fold, or of all units after the last fold."""
@@ -97,11 +97,11 @@ class Plan:
 
     @property
     def units(self) -> int:
-        """Count the units that the final network trains on; those of the folds have its width."""
+        """Count the training units of the final network; they determine the width of all networks."""
         return len(failed_units(self.trajectories))
 
     def origin(self, data_sha256: str) -> dict[str, Any]:
-        """Identify the run: only the same one may resume it."""
+        """Identify the run; only a run with the same identity may resume it."""
         fleet = fleet_for(self.fleet, self.network)
         form = network_config(fleet, network=self.network, regimes=1, units=self.units, options=self.options)
         return {
@@ -121,12 +121,12 @@ class Plan:
 
     @property
     def may_read_settings(self) -> bool:
-        """Return whether there are settings that the network could read, and no option that says so."""
+        """Return whether the network can read settings and no option decides it."""
         known = network_class(self.network).options
         return READS in known and READS not in self.options and bool(self.fleet.schema.indices("setting"))
 
     def with_updates(self, steps: int) -> Plan:
-        """Return the plan with so many updates of each network."""
+        """Return the plan with this number of updates of each network."""
         return replace(self, config=replace(self.config, steps=steps), trained=())
 
     def with_options(self, **options: object) -> Plan:
@@ -163,13 +163,13 @@ class Source:
 
 
 def choose(plan: Plan, *, tell: Callable[[Plan, float], None], cluster: Cluster | None = None) -> Plan:
-    """Choose for how many updates the network trains, and whether it reads the settings.
+    """Choose the number of updates, and whether the network reads the settings.
 
-    It trains on the first fold for longer until the held-out units gain too little, and settings are read
-    if they gain by it. With few units further folds judge too (`JUDGES`). The learning rate has one cycle
-    over all updates, so each length is a training of its own. The cross-validation judges these units too,
-    so its figures are optimistic. `tell` gets each plan and its RMSE. A cluster tries all lengths at once.
-    The chosen plan has the folds that judged, so `train_run` does not train them again.
+    The updates increase until the RMSE of the first fold's held-out units falls too little; settings are
+    read if they lower this RMSE enough. With few units further folds judge too (`JUDGES`). The learning
+    rate has one cycle over all updates, so each length is a separate training. The cross-validation uses
+    the same units, so its figures are optimistic. `tell` gets each plan and its RMSE. A cluster tries all
+    lengths at once. The chosen plan has the trained folds, so `train_run` does not train them again.
     """
     chosen, least = plan, math.inf
     lengths = [plan.with_updates(steps) for steps in LENGTHS]
@@ -202,12 +202,12 @@ def train_run(
     """Train, calibrate and save a network in `folder`; return it with the mean learning curve.
 
     `watch` counts the updates of all networks. An interrupted run leaves its state in `folder`; `resume`
-    continues it with the same result. A cluster trains all networks at once; the rest is computed here.
+    continues the run with the same result. A cluster trains all networks at once; this process does the rest.
     """
     folds, fleet = plan.folds, fleet_for(plan.fleet, plan.network)
     stages = Stages(folder / STATE_FILE, plan.origin(source.sha256), watch=watch, resume=resume)
     folder.mkdir(parents=True, exist_ok=True)
-    for file in (RUN_FILE, HELD_OUT_FILE):  # of a run that this one replaces
+    for file in (RUN_FILE, HELD_OUT_FILE):  # of an earlier run in this folder
         (folder / file).unlink(missing_ok=True)
     stages.take(plan.trained[stages.finished :])
     if cluster is not None:
@@ -218,7 +218,7 @@ def train_run(
     stages.learn(trainer)
     net = trainer.net
     behind, factors = scaled_by_rul(behind)
-    known = {  # Metrics first: `calibrate` fits what the others read.
+    known = {  # Metrics first: `calibrate` fits the buffers that the others read.
         "metrics": calibrate(net, split, behind, factors=factors, boosted=np.concatenate(boosted)),
         **facts(net, fleet, reference),
         "min_cycles": max(fleet.shortest, fewest_cycles_that_hold(behind)),
@@ -234,9 +234,9 @@ def train_run(
 
 
 def _held_out(plan: Plan, fold: int, stages: Stages) -> tuple[Fold, FloatArray, list[Check]]:
-    """Train on the other folds; return this one, the answers of gradient boosting to it, and the curve.
+    """Train on the other folds; return this fold, the answers of gradient boosting to it, and the curve.
 
-    No caller keeps the training windows: those of the next fold need their memory.
+    The training windows must not outlive this call, because the next fold needs their memory.
     """
     split, trainer, reference = plan.stage(fold)
     trees = gradient_boosting(split.training, trainer.net.standardise, plan.fleet.cap)
@@ -314,7 +314,7 @@ def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]
 
 
 def _record(net: RulNetwork, plan: Plan, source: Source, *, units: int) -> dict[str, Any]:
-    """Return where the weights come from, for the manifest."""
+    """Return the origin of the weights, for the manifest."""
     return {
         "data_sha256": source.sha256,
         "data_name": source.name,

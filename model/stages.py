@@ -21,11 +21,11 @@ from model.training import Check, InvalidState, Trainer, Watcher
 Stage = dict[str, Any]
 """Averaged weights and learning curve of a finished stage."""
 MOST_SHOWN: Final = 48
-"""Longest pair of values in an error."""
+"""Maximum length of a pair of values in an error."""
 
 
 class Diverged(RulError):
-    """The loss is no number any more, so no further update can train the network."""
+    """The loss is not finite, so further updates cannot train the network."""
 
 
 class Stages:
@@ -52,7 +52,7 @@ class Stages:
         return len(self._finished)
 
     def take(self, trained: Iterable[Stage]) -> None:
-        """Take the next stages from elsewhere, and store each."""
+        """Take the next stages, trained elsewhere, and store each."""
         for stage in trained:
             last = Check(**stage["curve"][-1])
             self._require_finite(last.loss)
@@ -109,13 +109,13 @@ class Stages:
 
 
 def _difference(name: str, stored: object, now: object) -> str:
-    """Name what differs, with both values unless they are long."""
+    """Name a difference, with both values unless they are long."""
     values = f"{stored}, now {now}"
     return f"{name} ({values})" if len(values) <= MOST_SHOWN else name
 
 
 def finished_stage(trainer: Trainer) -> Stage:
-    """Return what a finished stage keeps."""
+    """Return the weights and the learning curve of a finished stage."""
     # Copied, because calibration changes the network afterwards.
     weights = {name: weight.clone() for name, weight in trainer.net.state_dict().items()}
     return {"weights": weights, "curve": [asdict(check) for check in trainer.curve]}

@@ -64,7 +64,7 @@ def read_table(
 ) -> Table:
     """Read columns of a file; missing `optional` columns are NaN, and column `date` may hold dates.
 
-    `keys` names the key of the fleet file that asks for a column, for errors.
+    `keys` names the key of the fleet file that requests a column, for errors.
     """
     wanted = [*numbers, *([] if text is None else [text])]
     source = None if form in {"parquet", "feather"} else TextTable.of(path, form)
@@ -88,7 +88,7 @@ def _place(path: Path, source: TextTable | None, row: int) -> str:
 def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str]]:
     """Read all columns of a file whose names are unknown: float64 numbers, or texts.
 
-    Whole numbers beyond those of float64 are texts, so that different ones stay different.
+    Whole numbers that float64 cannot hold exactly are texts, so that different numbers stay different.
 
     Raises:
         InvalidData: the file cannot be read, has no row, or has a column twice.
@@ -121,9 +121,9 @@ def _arrow_table(path: Path, form: Format, choose: Callable[[Sequence[str]], lis
             file = pq.ParquetFile(source)
             return file.read(columns=choose(file.schema_arrow.names))
         table = feather.read_table(source, memory_map=False)
-        table.validate(full=True)  # Arrow follows damaged offsets, and crashes
+        table.validate(full=True)  # without this Arrow follows damaged offsets and crashes
         names = table.column_names
-    except (OSError, UnicodeError, pa.ArrowException) as error:  # a damaged file's names may be no text
+    except (OSError, UnicodeError, pa.ArrowException) as error:  # names of a damaged file may be no text
         raise InvalidData(f"{path}: cannot be read: {error}") from error
     return table.select(choose(names))
 
@@ -170,7 +170,7 @@ def table_of(
 
 
 def names_of(column: pa.ChunkedArray) -> tuple[tuple[str, ...], IntArray]:
-    """Return the distinct names of a column in order of appearance, and the index of each row's, int64 [n].
+    """Return the distinct names of a column in order of appearance, and each row's index, int64 [n].
 
     A missing name is empty.
 
@@ -186,12 +186,12 @@ def names_of(column: pa.ChunkedArray) -> tuple[tuple[str, ...], IntArray]:
 
 
 def is_numeric(column: pa.ChunkedArray) -> bool:
-    """Return whether a column holds numbers; true and false are 1 and 0."""
+    """Return whether a column holds numbers or truth values."""
     return any(is_kind(column.type) for is_kind in _NUMERIC)
 
 
 def _starts_with_number(column: pa.ChunkedArray) -> bool:
-    """Return whether the first text that is not blank is a number."""
+    """Return whether the first text that is not empty is a number."""
     first = next(filter(None, _texts_of(column)), "")
     with contextlib.suppress(ValueError):
         return number_of(first) is not None
@@ -220,7 +220,7 @@ def _seconds(column: pa.ChunkedArray, name: str, locate: Callable[[int], str]) -
 
 
 def _whole_names(labels: list[str]) -> list[str]:
-    """Write units that are numbers as whole numbers; unchanged if one of them is none.
+    """Write names that are whole numbers without decimals; unchanged if one of them is not.
 
     >>> _whole_names(["1.0", "2.000e+00"]), _whole_names(["1.0", "1.5"]), _whole_names(["007"])
     (['1', '2'], ['1.0', '1.5'], ['007'])
