@@ -1,10 +1,10 @@
-"""How columns age, and the drift reference that follows: pure functions of the manifest, computed at export.
+"""Ageing of columns, and the drift reference: pure functions of the manifest, computed at export.
 
-The manifest has deciles of each column and operating regime over whole lives, and one profile of how columns
-move as units near failure, as z-scores that all regimes share. Together they give the shares of readings in
-each RUL band, which come back to exactly the deciles in a fleet of all ages. A regime may follow the profile
-more or less than the others (C-MAPSS' core speed hardly moves in some flight conditions), so the shares are
-bounds: every profile that agrees with the regime's deciles is a way that columns may age.
+The manifest has deciles of each column and operating regime over whole lives, and one profile of the change
+of columns before failure, as z-scores that all regimes share. Together they give the shares of readings in
+each RUL band; in a fleet of all ages these shares add up to exactly the deciles. A regime may follow the
+profile more or less than the others (C-MAPSS' core speed hardly moves in some flight conditions), so the
+shares are bounds over all profiles that agree with the regime's deciles.
 
 This module must not know how drift is counted.
 """
@@ -30,7 +30,7 @@ _Integers = NDArray[np.int64]
 
 LIVES: Final = 200
 MOST_READINGS: Final = 1_000_000
-"""Maximum number of readings of these lives; of longer ones every n-th cycle stands for its neighbours."""
+"""Maximum number of readings of these lives; in longer lives every n-th cycle stands for its neighbours."""
 LONGEST_AGE: Final = 1_000_000
 """Ages from this cycle on are treated as equal."""
 EVEN_GRID: Final = 75_000
@@ -53,8 +53,8 @@ AGES: Final = 8
 """Number of age bands with equally many training readings; one more is for an unknown age."""
 FAR_DEVIATIONS: Final = 6.0
 FAR_SCALE: Final = 0.1
-"""A reading is in no regime where a setting is further than both from every centre: so many of the regime's
-standard deviations, and this share of the setting's spread over all regimes."""
+"""Limits of a regime: this number of its standard deviations, and this share of the setting's spread over all
+regimes. A reading is in no regime if a setting is farther than both limits from every centre."""
 _NORMAL: Final = np.array([NormalDist().cdf(i / 200.0 - 8.0) for i in range(3201)])
 
 
@@ -105,7 +105,7 @@ def _settings(manifest: Manifest) -> tuple[_Integers, _Array, _Array, _Array]:
 
 
 def rounded(shares: Sequence[_Array]) -> NDArray[np.float32]:
-    """Round shares to 0.001, the precision of `normal_share`: they then take half of the room."""
+    """Round shares to 0.001, the precision of `normal_share`, which halves their size in the file."""
     return np.array(shares, dtype=np.float32).round(3)
 
 
@@ -167,8 +167,8 @@ class Ageing:
     def bounds(self, cuts: _Array, low: _Array, high: _Array) -> tuple[_Array, _Array]:
         """Minimum and maximum share of each RUL band's readings below z-scores, [F, C] -> [F, K, C] twice.
 
-        Of all readings at least `low` and at most `high` are below. Each profile is moved, on a logistic
-        scale, to where bands together have the share that is known.
+        `low` and `high` bound the share of all readings. Each profile is moved, on a logistic scale, until
+        the bands together have the known share.
         """
         least, most = (np.empty((len(low), len(self.bands), low.shape[1])) for _ in range(2))
         moving = self.weight @ (self.z - self.weight @ self.z) ** 2
@@ -186,7 +186,7 @@ class Ageing:
     def _below(self, cuts: _Array, f: int, moving: float) -> _Array:
         """Share of a column's readings at each RUL below these z-scores, [M, N, C], by each profile.
 
-        The spread between units takes what is left of the variance.
+        The spread between units is the rest of the variance.
         """
         size, scatter = _PROFILES.T[:, :, None]  # [M, 1]
         spread, noise = self.spread[:, f], float(self.noise[f])
@@ -211,9 +211,9 @@ def logistic(odds: _Array) -> _Array:
 def cut_points(deciles: list[float]) -> tuple[_Array, _Array, _Array]:
     """Cuts, and the minimum and maximum share of readings up to each: [9] three times.
 
-    Deciles that all differ are cuts with a known share. Where some are equal, the column has few values, and
-    deciles only bound the share up to each; one that stands several times gets a cut just below it as well.
-    Cuts that are left over lie at infinity.
+    Distinct deciles are cuts with a known share. If some are equal, the column has few values, and deciles
+    only bound the share up to each cut; a repeated decile gets a second cut just below it. Unused cuts are
+    infinite.
 
     >>> cuts, low, high = cut_points([1, 2, 2, 2, 3, 4, 5, 6, 7])
     >>> [x.round(1).tolist() for x in (cuts[:4], low[:4], high[:4])]
@@ -263,7 +263,7 @@ def _rul_by_age(age: _Integers, rul: _Integers, edges: _Array, manifest: Manifes
     """
     error = manifest.metrics.get("crossvalidation_rmse", 0.05 * manifest.cap)
     cuts = manifest.cap * np.array(RUL_EDGES)
-    # Each capped RUL once: the tens of thousands of cycles of training's lives have a hundred of them.
+    # Each capped RUL once: tens of thousands of cycles in training have about a hundred of them.
     capped, which = np.unique(np.minimum(rul, manifest.cap), return_inverse=True)
     below = normal_share((cuts - capped[:, None]) / max(error, sqrt(1 / 12)))
     counts = _counts_by_age(age, edges, which, len(capped))

@@ -144,18 +144,18 @@ def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray
 
 @dataclass(frozen=True, slots=True)
 class EndWeight:
-    """Weight of one head on the first or last cycle, over windows in which cycles were hidden."""
+    """Weight of one head on the first or last cycle, over the windows with hidden cycles."""
 
     head: str
     place: str  # first or last
     weight: float  # Mean over windows
-    over_equal: float  # The same in equal shares
-    steady: float  # Weight that 95 % of the windows exceed, whatever they hold
+    over_equal: float  # Mean over windows, over an equal share
+    steady: float  # Weight that 95 % of the windows exceed
     effect: float  # Change of the RUL from hiding the cycle, over the sum for all cycles hidden one at a time
 
     @property
     def verdict(self) -> Verdict:
-        """Return whether content explains the weight, or its effect does, or nothing: a sink."""
+        """Return whether the content or the effect explains the weight; otherwise it is a sink."""
         if self.steady < CONSTANT * self.weight:
             return "content decides"
         return "earned" if self.effect >= EARNED * self.weight else "sink"

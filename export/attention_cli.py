@@ -173,7 +173,7 @@ def _measure(
 def figures_table(manifest: Manifest, figures: Mapping[str, Figure], *, several: bool) -> Table:
     """Tabulate figures with their meanings, and intervals where there are several units.
 
-    Figures without a value are left out.
+    Figures without a value are omitted.
     """
     table = Table(title=f"{manifest.name}: what the explanation is worth", show_lines=True)
     for heading in ("figure", "value, 95 %\nover units" if several else "value", "meaning"):

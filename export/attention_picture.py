@@ -42,7 +42,7 @@ MAP: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest", "cma
 def attention_picture(session: Session, manifest: Manifest, trajectory: Trajectory) -> Figure:
     """Draw one unit's life: attended cycles, RUL and entropy of each prediction.
 
-    Where the network has heads, a panel above shows each head at the last prediction.
+    If the network has heads, a panel above shows each head at the last prediction.
     """
     windows = life_windows(trajectory, manifest)
     answers = session.answer_all(windows)

@@ -30,8 +30,8 @@ CARD: Final = "MODEL_CARD.md"
 GOLDEN: Final = "golden.npz"
 MODEL: Final = "model.onnx"
 ENTROPY_ROUNDING: Final = 1e-5
-"""Added to both ends of an entropy band. A head that weighs by lag alone has one entropy for each length;
-what differs is rounding, which depends on the batch."""
+"""Margin at both ends of an entropy band. A head that weighs by lag alone has one entropy for each length, up
+to rounding, which depends on the batch."""
 
 
 class InvalidBundle(RulError):
@@ -104,7 +104,7 @@ class _Header(BaseModel):
 
 
 class Manifest(Frozen):
-    """Everything that servers, clients and readers must know about a model."""
+    """All facts about a model for servers, clients and readers."""
 
     format: Annotated[int, Field(ge=1)] = FORMAT
     name: str = Field(pattern=MODEL_NAME.pattern)

@@ -161,7 +161,7 @@ def _censored(training: Training) -> str:
 
 
 def _thirds(manifest: Manifest) -> str:
-    """Write the table of coverage by predicted RUL, where the manifest has its metrics."""
+    """Write the table of coverage by predicted RUL, if the manifest has its metrics."""
     metrics = manifest.metrics
     rows = [
         f"| {plain_number((n - 1) * manifest.cap / THIRDS)} to {plain_number(n * manifest.cap / THIRDS)} "
@@ -180,7 +180,7 @@ def _thirds(manifest: Manifest) -> str:
 
 
 def _attention(manifest: Manifest) -> str:
-    """Write the section on faithfulness, where the manifest has its metrics."""
+    """Write the section on faithfulness, if the manifest has its metrics."""
     metrics = {
         name.removeprefix("attention_"): _figure(manifest.metrics, name)
         for name in manifest.metrics
@@ -232,7 +232,7 @@ To make the bundle again, in the folder that the paths start from:
 
 
 def _files(data_name: str) -> str:
-    """Name the files of the data, the first of them where there are many."""
+    """Name the files of the data; if there are many, only the first."""
     names = data_name.split(", ")
     more = f" and {len(names) - LISTED} more files" if len(names) > LISTED else ""
     return ", ".join(f"`{name}`" for name in names[:LISTED]) + more

@@ -1,11 +1,11 @@
 """Drift reference: the share of readings of a healthy fleet in each bin, for `service.drift`.
 
-Computed at export (`export.ageing`) and kept in the ONNX file's metadata beside the manifest. A column is
-compared with what training saw of units of the same remaining life, and predictions with the RUL that
-training's lives leave at the unit's age: a young fleet is no drift.
+The reference is computed at export (`export.ageing`) and kept in the ONNX file's metadata beside the
+manifest. Columns are compared with training readings at the same remaining life, and predictions with the RUL
+of training's lives at the unit's age, so a young fleet is no drift.
 
-Besides its ten value bins a column has two more: `STUCK`, where the last ten readings are one number, and
-`MISSING`. This module must not know how a reference is computed, nor what is counted.
+A column has ten value bins and two more: `STUCK` if the last ten readings are one number, and `MISSING`. This
+module must not know how a reference is computed, nor what is counted.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ STUCK: Final = VALUE_BINS
 MISSING: Final = VALUE_BINS + 1
 BINS: Final = VALUE_BINS + 2
 STUCK_CYCLES: Final = 10
-"""This many equal readings in a row are no coincidence, even in a column of few values: one that keeps its
-value every other time repeats it so often once in 500 windows."""
+"""Number of equal readings in a row that is no coincidence, even in a column of few values: a column that
+keeps its value every other time repeats it this often once in 500 windows."""
 RARE: Final = 0.002
 """Minimum share of a bin: the logarithm of 0 does not exist."""
 ENTROPY_SHARES: Final = (0.005, 0.99, 0.005)
-"""Below, within and above the manifest's 0.5 and 99.5 % quantiles. The median would tell young units from old
-ones: where attention lies depends on the age."""
+"""Below, within and above the manifest's 0.5 and 99.5 % quantiles. The median is no edge: it would separate
+young units from old ones, because attention depends on the age."""
 
 
 LAYOUT: Final = {
@@ -69,7 +69,7 @@ class DriftReference:
     can_stick: NDArray[np.bool_]  # [R, F], columns that move from cycle to cycle
     # float32 [R, F, K, 11], least share of a RUL band's readings up to the end of each of 11 bins.
     low: NDArray[np.float32]
-    # The most. The two differ where many readings are one number, of which deciles tell no more.
+    # The largest share. The two differ if many readings are one number, which deciles cannot resolve.
     high: NDArray[np.float32]
     alike: _Array  # [F], 0..1, correlation of readings of one unit that are in one RUL band
     band_edges: _Array  # [K - 1], cycles
@@ -78,7 +78,7 @@ class DriftReference:
     rul_by_age: _Array  # [A + 1, P]; the last for an age not known
     bands_by_age: _Array  # [A + 1, K], share of training's readings in each RUL band
     left_by_age: _Array  # float64 [N], mean cycles that training's lives left after each cycle
-    believed: float  # Cycles; a prediction from here on goes by the age
+    believed: float  # Cycles; predictions from here on are compared by age
     entropy_edges: _Array  # [H, N, 2], by cycles of the window; the last for longer ones
     long_enough: float  # Cycles; the entropy of shorter windows is not judged
 

@@ -49,7 +49,7 @@ def is_training_data(manifest: Manifest, data: Sequence[Path], kind: Fleet) -> b
 def spread_windows(trajectories: Sequence[Trajectory], manifest: Manifest, *, per_unit: int) -> WindowSet:
     """Cut at most `per_unit` windows, evenly spread over each unit's life, its end included.
 
-    `rul` is NaN where the unit has not failed.
+    `rul` is NaN if the unit has not failed.
     """
     parts: list[WindowSet] = []
     for trajectory in trajectories:
@@ -67,7 +67,7 @@ def life_windows(trajectory: Trajectory, manifest: Manifest) -> WindowSet:
 def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajectory]) -> list[Life]:
     """Predict units at each cycle where the service would; a unit without such a cycle is left out.
 
-    The truth is NaN where a unit has not failed.
+    The truth is NaN if a unit has not failed.
 
     Raises:
         InvalidData: no unit has such a cycle.
@@ -96,8 +96,8 @@ def nothing_to_answer(manifest: Manifest) -> InvalidData:
 def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:
     """Read the RUL of each unit at its last reading, in cycles.
 
-    CSV and Parquet have the columns `unit` and `rul`. Other files have one number a line, as NASA's
-    RUL_FD001.txt, of units that the data has in order of their numbers or names.
+    CSV and Parquet have the columns `unit` and `rul`. Other files, such as NASA's RUL_FD001.txt, have one
+    number per line, for the units of the data in order of their numbers or names.
 
     Raises:
         InvalidData: the file cannot be read, or its units are not those of the data.
@@ -140,7 +140,7 @@ def require_failures(
 
     A fleet with `run_to_failure = true` takes the last reading of any file for a failure. For truncated
     units the truth would be too low, and every figure wrong. Windows unlike the training data do not
-    count: there the answer may be what is wrong.
+    count, because their answer may be wrong.
     """
     windows = last_windows(units, {unit.unit: 0.0 for unit in units}, context=manifest.context)
     answers = session.answer_all(windows)

@@ -27,7 +27,7 @@ OUTPUTS: Final = {
     "evidence": ("BT", 1e-4),
 }
 """Axes of each output (windows B, cycles T, columns F, heads H, horizons K, health states C), and the maximum
-difference between a machine's answer and the exporter's, of some in cycles; see `tolerance_of`."""
+difference between a machine's answer and the exporter's, for some in cycles; see `tolerance_of`."""
 AXES: Final = {name: axes for name, (axes, _) in OUTPUTS.items()}
 TOLERANCE: Final = {name: tolerance for name, (_, tolerance) in OUTPUTS.items()}
 EXPLAINING: Final = frozenset({"sensor_contribution", "window_contribution", "evidence"})
@@ -39,8 +39,8 @@ IN_CYCLES: Final = frozenset(
     {"rul", "rul_interval", "contribution", "sensor_contribution", "window_contribution"}
 )
 CAP_OF_TOLERANCES: Final = 125.0
-"""Cap up to which tolerances in cycles hold as they are. float32 has 24 bits: at 2,000 cycles its steps are
-1.2e-4 cycles, so the tolerances of larger caps grow with the cap."""
+"""Cap up to which tolerances in cycles are not scaled; above it they grow with the cap, because float32 has
+24 bits: at 2,000 cycles its steps are 1.2e-4 cycles."""
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -22,12 +22,12 @@ SKY: Final = "#56B4E9"
 BLACK: Final = "#000000"
 GREY: Final = "#888888"
 LETTERS: Final = 9
-"""Of a title, an inch."""
+"""Letters of a title per inch."""
 LEGEND: Final[dict[str, Any]] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}
 
 
 def require_matplotlib() -> None:
-    """Fail early where matplotlib is missing."""
+    """Fail early if matplotlib is missing."""
     try:
         found = find_spec("matplotlib")
     except ValueError:  # hidden on purpose

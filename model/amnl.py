@@ -27,9 +27,9 @@ class Amnl(CycleNetwork):
     """CNN -> BiLSTM -> weighted sum -> linear RUL head and linear health state head.
 
     The health state head is trained as a second task; the answer `health_state` comes from the calibrated
-    distribution, as the other probabilities do, and never contradicts the RUL. Two options leave
-    out what the network is about, for comparison: `last_state` reads the last state of each direction of
-    the BiLSTM in place of the weighted sum, `health_task` false trains the RUL alone.
+    distribution, as the other probabilities do, and never contradicts the RUL. Two options
+    remove essential parts, for comparison: `last_state` reads the last state of each direction of the
+    BiLSTM instead of the weighted sum, `health_task` false trains the RUL alone.
     """
 
     longest: ClassVar[int | None] = 30
@@ -93,7 +93,7 @@ class Frontend(nn.Module):
         self.recurrent = RaggedBiLstm(config.convolution, config.hidden)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Encode scaled readings, with the age of each cycle where `age` is set."""
+        """Encode scaled readings, with the age of each cycle if `age` is set."""
         x = torch.cat((inputs.z, inputs.age), dim=-1) if self.age else inputs.z
         h = self.second(self.first(x, inputs.valid), inputs.valid)  # [B, T, C]
         return self.recurrent(h, inputs.valid)

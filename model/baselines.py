@@ -96,8 +96,8 @@ def ridge(windows: WindowSet, standardise: Standardise, cap: float) -> Answer:
 def gradient_boosting(windows: WindowSet, standardise: Standardise, cap: float) -> Answer:
     """Fit scikit-learn's histogram gradient boosting on window statistics.
 
-    Above `MOST_WINDOWS` windows, a random part of them. It takes as many threads as torch: left to itself
-    one for each core, which wait for each other thousands of times, twenty times as long on busy cores.
+    Above `MOST_WINDOWS` windows it fits a random part. It uses as many threads as torch: its default, one
+    per core, takes twenty times as long on busy cores, because threads wait for each other so often.
     """
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 for training alone

@@ -172,7 +172,7 @@ def at_cap(unclipped: FloatArray, *, cap: float) -> IntArray:
 
 
 def rows_like(group: IntArray, unit: NDArray[Any], *, wanted: int) -> BoolArray:
-    """Choose the rows of a group, [W]; all rows where it has fewer than `FEWEST_UNITS` units."""
+    """Choose the rows of a group, [W]; all rows if it has fewer than `FEWEST_UNITS` units."""
     own = group == wanted
     return own if len(np.unique(unit[own])) >= FEWEST_UNITS else np.ones(len(unit), dtype=np.bool_)
 
@@ -182,9 +182,9 @@ def interval_bounds(
 ) -> FloatArray:
     """Return the (1 - coverage) / 2 quantiles of the normalised error on both sides, [2, 2].
 
-    A row each for answers below the cap and at it (`at_cap`): at the cap an answer can only be too high, and
-    together these errors would set the lower bound of all. Units have their `weight` [W]. The lower bound is
-    at most 0 and the upper at least 0, so an interval always contains its answer.
+    The rows are for answers below the cap and at the cap (`at_cap`), because answers at the cap can only be
+    too high, and their errors would set the lower bound of all. Units have their `weight` [W]. The lower
+    bound is at most 0 and the upper at least 0, so an interval always contains its answer.
     """
     tail = (1.0 - coverage) / 2.0
     bounds: list[tuple[float, float]] = []
@@ -199,10 +199,10 @@ def interval_bounds(
 def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> FloatArray:
     """Compute the factor of the scale in each of `BANDS` that makes the coverage equal there, [bands].
 
-    Training errors show the proportions of the scale. Where held-out errors grow more in one band than
-    in another, or lean to one side, the interval covers too little there and too much elsewhere. In each
-    round a band's scale grows by the part of the interval, on the side of the error, that `coverage` of
-    its errors stay within. Answers at the cap have an interval of their own and set none.
+    The scale has the proportions of training errors. If held-out errors are larger in one band than in
+    another, or lean to one side, the interval covers too little there and too much elsewhere. Each round
+    multiplies a band's scale by the `coverage` quantile of its errors over the interval's bound on their
+    side. Answers at the cap have a separate interval and change no factor.
     """
     group, units, weights = at_cap(read.unclipped, cap=cap), windows.unit, windows.weight
     band = np.searchsorted(BANDS, np.clip(read.unclipped / cap, 0.0, 1.0), side="right") - 1

@@ -31,10 +31,10 @@ class InvalidCosts(InvalidData, ValueError):
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Costs of the two ends of a life, in any one unit of money.
+    """Costs of a planned stop and of a failure, in the same unit of money.
 
     Raises:
-        InvalidCosts: they are no numbers above 0, or a failure costs no more than a planned stop.
+        InvalidCosts: a cost is not above 0, or a failure costs no more than a planned stop.
     """
 
     planned: float
@@ -143,10 +143,10 @@ def remaining_life(
 ) -> RemainingLife:
     """Combine estimate, interval and failure probabilities to one monotone survival function.
 
-    Between its points the log-odds of failing are linear, and below the first they fall as in the tail of
-    the stated probabilities. A running unit
-    has not failed yet. Above the cap an answer says only "at least", so beyond the last point below the
-    cap the unit lives as those units of the fleet that reached its age.
+    The log-odds of failing are linear between the points; below the first point they fall as in the tail of
+    the stated probabilities. The survival is that of a unit that has not failed yet. Above the cap an answer
+    says only "at least", so beyond the last point below the cap the unit lives as units of the fleet that
+    reached its age.
     """
     tail = (1.0 - coverage) / 2.0
     if forecast.rul >= NEAR_CAP * cap:
@@ -171,7 +171,7 @@ def _grid(end: float) -> FloatArray:
 def _known_points(forecast: Forecast, *, tail: float, cap: float) -> tuple[list[float], list[float]]:
     """Return times up to the cap and log-odds of failing by then, both rising; at least one.
 
-    A lower bound of 0 is cut there, and no quantile.
+    A lower bound of 0 was cut, so it is no quantile.
     """
     stated = [(float(h), p) for h, p in forecast.failure_probability.items() if tail < p < 1.0 - tail]
     points = [*stated, (forecast.upper, 1.0 - tail), (forecast.rul, 0.5)]
@@ -197,12 +197,12 @@ class CostCurve:
     """Expected cost per cycle of a whole life, by the cycles until its planned stop."""
 
     in_cycles: FloatArray  # [N]
-    cost_per_cycle: FloatArray  # [N]; infinite where a life has no length
+    cost_per_cycle: FloatArray  # [N]; infinite if a life has no length
     run_to_failure: float  # Cost per cycle without a planned stop
 
     @property
     def best(self) -> int | None:
-        """Return the index of the cheapest stop; None where running to failure is cheaper."""
+        """Return the index of the cheapest stop; None if running to failure is cheaper."""
         i = int(self.cost_per_cycle.argmin())
         return i if self.cost_per_cycle[i] < self.run_to_failure else None
 

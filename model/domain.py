@@ -66,7 +66,7 @@ class RulState(StrEnum):
     """Interpretation of a predicted RUL.
 
     `estimated`: the number itself. `at_least_cap`: the RUL is the model's cap or more.
-    `out_of_distribution`: readings unlike those of training, so the number means little.
+    `out_of_distribution`: readings unlike those of training, so the number is not reliable.
     `insufficient_history`: fewer cycles than the model's `min_cycles`, and no `last_cycle` that shows
     that they are the unit's whole life. If several apply, the last in this list is given.
     """
@@ -97,7 +97,7 @@ NOVELTY_LIMIT: Final = 2.0
 one good window in 200 is above 1 by chance; chance is an unlikely reason for twice that distance."""
 
 
-BEYOND_OLDEST: Final = 1.25  # Times the oldest of training: from there a cycle number is taken for unknown
+BEYOND_OLDEST: Final = 1.25  # Times the oldest of training; a cycle number beyond it counts as unknown
 NEAR_CAP: Final = 0.98
 """Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
 so the network's answers for new units scatter just below it, and their digits mean nothing."""
@@ -156,7 +156,7 @@ class Trajectory:
     cycles: IntArray  # int64 [N], strictly increasing cycle numbers
     readings: FloatArray  # float32 [N, F], schema order and engineering units, NaN = missing
     failed: bool  # The last cycle is the failure; False: censored, the record ends earlier, without RUL label
-    weight: float = 1.0  # What a failed unit counts for; above 1 where others of its age are censored
+    weight: float = 1.0  # Weight of a failed unit; above 1 if units of its age are censored
 
     def __post_init__(self) -> None:
         if self.cycles.ndim != 1 or self.readings.ndim != 2 or len(self.cycles) != len(self.readings):
@@ -187,7 +187,7 @@ class WindowSet:
     last_cycle: FloatArray  # float32 [W], the unit's cycle number at each window's last reading
     rul: FloatArray  # float32 [W], RUL in cycles at the last reading, not capped; NaN where censored
     unit: NDArray[np.str_]  # str [W], the unit of each window
-    weight: FloatArray  # float32 [W], what the unit counts for
+    weight: FloatArray  # float32 [W], weight of the unit
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -257,7 +257,7 @@ def capped_rul(rul: ArrayLike, *, cap: float) -> FloatArray:
 def tail_scale(width: float, *, tail: float) -> float:
     """Compute the scale of the logistic distribution with probability `tail` beyond `width` of its median.
 
-    Below its interval the RUL is distributed so: held-out errors are too few to measure rare failures.
+    The RUL below its interval has this distribution, because held-out errors are too few for rare failures.
     """
     return width / math.log((1.0 - tail) / tail)
 

@@ -52,7 +52,7 @@ class Answered:
     lower: FloatArray  # Lower bound of the interval
     upper: FloatArray  # Upper bound of the interval; at the cap it means "at least"
     unit: NDArray[np.str_]  # The unit of each window
-    weight: FloatArray  # What its unit counts for
+    weight: FloatArray  # Weight of its unit
 
     def take(self, which: IntArray | BoolArray) -> Answered:
         """Select windows by indices or by a mask."""

@@ -9,9 +9,9 @@ After DeYoung et al., "ERASER: a benchmark to evaluate rationalized NLP models" 
 A hidden cycle takes typical readings of its regime; the number of cycles and the last cycle stay.
 Answers are not cut to 0..cap, which would hide changes.
 
-Rankings of cycles and sensors are compared with these changes. Place alone agrees well: wear grows slowly, so
-most windows have the same profile. The part beyond place is of the window itself. This module must not know
-torch, ONNX or files.
+Rankings of cycles and sensors are compared with these changes. A ranking by place alone agrees well, because
+wear grows slowly and most windows have the same profile. Agreement beyond place is specific to a window. This
+module must not know torch, ONNX or files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FEWEST_CYCLES: Final = 20
 
 
 class Reply(NamedTuple):
-    """Answers to windows, with what ranks their cycles and sensors."""
+    """Answers to windows, with values that rank their cycles and sensors."""
 
     rul: FloatArray  # [B] in cycles, not cut to 0..cap
     ranking: FloatArray  # [B, T] evidence, or attention without it
@@ -73,7 +73,7 @@ class Faithfulness:
     sensors: FloatArray  # [W], see `sensor_agreement`; NaN without contributions of columns
     unit: NDArray[np.str_]  # [W]
     single: FloatArray  # [W, T], with each cycle hidden alone; 0 on padding
-    rows: IntArray  # [W], which of the given windows these are: the long enough ones
+    rows: IntArray  # [W], indices of these windows, which are long enough, among the given ones
 
 
 def typical_readings(

@@ -37,7 +37,7 @@ FLATTEST_SLOPE: Final = 0.001
 LEADING_SLOPE: Final = 0.04
 """Replaces `FLATTER_SLOPE` if the column of the failure bound leads: means of 25 cycles, for slow wear."""
 DIFFERENCE_SCALE: Final = 1.5
-"""Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
+"""Scale of the difference of neighbouring heads' means, which are alike; it then varies as they do."""
 SEARCH_PENALTY: Final = 1e-3
 """Penalty on the mean absolute deviation of the scores in a window. A single event costs little, wear in
 every cycle much: the recency heads weigh wear, and a searching head that weighs it finds no events."""
@@ -204,8 +204,8 @@ class Flagship(RulNetwork):
     def window(self, lengths: Tensor, last_cycle: Tensor, pools: Pools) -> Tensor:
         """Return age of the last cycle, whether it is known, length, and what is missing, [B, 3 + F + H].
 
-        Of each column what the last head misses, which sees all cycles, and what each head misses of all
-        columns: a gap before the last cycle is not one long ago.
+        What is missing: of each column under the last head, which sees all cycles, and of all columns under
+        each head, which tells a gap before the last cycle from an earlier one.
         """
         age, known = age_of(last_cycle[:, None], oldest=self.get_buffer("oldest"))  # [B, 1], [B, 1]
         age = torch.cat((spread_age(age, known), known), dim=-1).double()
@@ -240,7 +240,7 @@ def start_search(of_convolution: Tensor, of_cycle: Tensor) -> None:
     """Set the scores before training, from weights of the convolution [D, C] and of the cycle [1, D].
 
     They are high where the convolution responds most: from random weights the head learns in some runs to
-    avoid single events in place of finding them.
+    avoid single events instead of finding them.
     """
     with torch.no_grad():
         of_convolution.copy_(of_convolution.abs() * of_cycle[0].sign()[:, None])
@@ -263,9 +263,10 @@ def first_slopes(heads: int, *, flatter: float = FLATTER_SLOPE) -> Tensor:
 
 
 def first_gain(config: NetworkConfig) -> Tensor:
-    """Return the gain of pools before training, [H + 1, F]: of settings the mean of all cycles alone is read.
+    """Return the gain of pools before training, [H + 1, F]; settings have only their mean over all cycles.
 
-    Their last cycles and their trend say little about wear that adds up, and cost accuracy (docs/adr/0017).
+    The last cycles and the trend of settings say little about wear that adds up, and cost accuracy
+    (docs/adr/0017).
     """
     gain = torch.ones(config.heads + 1, config.columns)
     if config.reads_settings:
@@ -277,8 +278,8 @@ def first_gain(config: NetworkConfig) -> Tensor:
 def first_mix(heads: int, *, long_scale: float) -> Tensor:
     """Return the mix of means and trend before training, [H + 1, H + 1].
 
-    The read-out starts from the means of the first two heads, from differences, and from what the last head
-    sees times `long_scale`.
+    The read-out starts from the means of the first two heads, from differences, and from mean and trend of
+    the last head times `long_scale`.
     """
     mix = torch.eye(heads + 1)
     for head in range(2, heads - 1):

@@ -27,8 +27,8 @@ ONE_FILE_A_UNIT: Final = "file"
 SHORTEST_CONTEXT: Final = 2
 """Minimum of the context, in cycles: attention over one cycle says nothing."""
 WITHIN_CAP: Final = 0.9
-"""Share of the cap up to which horizons and bounds lie: labels end at the cap, so of a unit with the cap or
-more left nobody can say how probable it is to fail by then."""
+"""Maximum of horizons and bounds, as a share of the cap. Labels end at the cap, so nothing is known of
+failures beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class FailureRule:
         return self.at_least is not None and last_value >= self.at_least
 
     def failure_row(self, values: Sequence[float]) -> int | None:
-        """Find the first row from which on no value is within the bound; missing values do not count.
+        """Find the first row from which no value is within the bound; missing values do not count.
 
-        None where the unit has not failed.
+        None if the unit has not failed.
 
         >>> FailureRule("capacity", at_most=0.8).failure_row([1.0, 0.79, 0.85, 0.8, 0.7])
         3

@@ -1,4 +1,4 @@
-"""Gaps of windows: cycles without a reading, as a logger that was off leaves them.
+"""Gaps of windows: cycles without a reading, such as those of a logger that was off.
 
 This module must not know networks or training.
 """
@@ -16,7 +16,7 @@ from model.domain import WindowSet
 MOST_LOST: Final = 0.6
 """Largest share of a window's cycles that is lost."""
 LATE_SHARE: Final = 0.5
-"""Share of the gaps that end within the last `LATE_CYCLES`: those mislead most."""
+"""Share of the gaps that end within the last `LATE_CYCLES`; these gaps mislead most."""
 LATE_CYCLES: Final = 3
 
 

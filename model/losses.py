@@ -28,8 +28,8 @@ def rul_loss(
 ) -> Tensor:
     """Compute the mean square error over the cap, [B], [B] -> [], weighted by RUL.
 
-    An answer above the cap is clipped: where the cap is the truth, its error counts `above_cap`. Where
-    `censored` [B], `rul` is what the unit had at least, and an answer above it is no error.
+    Answers above the cap are clipped later, so if the truth is the cap, their error has the factor
+    `above_cap`. If `censored` [B], `rul` is a lower bound, and an answer above it is no error.
 
     Low RULs are rare: half of a long life has the label cap. The weight is 1 at the cap and
     1 + `low_rul_weight` at failure, linear in between.

@@ -204,7 +204,7 @@ class RulNetwork(nn.Module, ABC):
 
     @classmethod
     def options_for(cls, units: int) -> Mapping[str, Any]:  # noqa: ARG003
-        """Choose options by the number of units that train; those of `options` hold for the others."""
+        """Choose options by the number of training units; other options keep the defaults of `options`."""
         return {}
 
     def __init__(self, config: NetworkConfig, *, values: int | None = None) -> None:
@@ -230,7 +230,7 @@ class RulNetwork(nn.Module, ABC):
         """Compute the intermediate results from [B, T, F], [B], [B]."""
 
     def fit_inputs(self, readings: Tensor, lengths: Tensor, *, leading: int) -> None:
-        """Scale inner inputs before training, where the column `leading` decides the failure."""
+        """Scale inner inputs before training; the column `leading` decides the failure."""
 
     def reference_rul(self, unclipped: Tensor) -> Tensor:
         """Choose the baseline of the contributions, []: by default the mean answer, of [W]."""

@@ -39,7 +39,7 @@ def network_class(name: str) -> type[RulNetwork]:
 def network_config(
     fleet: Fleet, *, network: str, regimes: int, units: int = 0, options: Mapping[str, Any] | None = None
 ) -> NetworkConfig:
-    """Build a network's configuration from the fleet, its defaults for so many units, and `options`."""
+    """Build a network's configuration from the fleet, its defaults for these units, and `options`."""
     kind = network_class(network)
     own = {**kind.options, **kind.options_for(units)}
     strange = sorted(set(options or {}) - set(own))

@@ -14,7 +14,7 @@ from model.domain import RulError
 
 Form = TypeVar("Form", bound=StrEnum)
 NOT_WRITTEN: Final = (".xlsx", ".xls", ".feather", ".arrow", ".gz", ".zip")
-"""Suffixes that would tell an untruth about every format."""
+"""Suffixes that no output format has."""
 
 
 class CannotWrite(RulError):

@@ -224,7 +224,7 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
 
 
 def _keys(fleet: Fleet) -> dict[str, str]:
-    """Name the key of the fleet file that asks for each column of a file."""
+    """Name the key of the fleet file that requests each column of a file."""
     keys = {
         source: f"[[{c.role}s]] {c.name}"
         for c, source in zip(fleet.schema.columns, fleet.sources, strict=True)
@@ -245,7 +245,7 @@ def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatA
 
 
 def unit_names(files: Sequence[Path]) -> dict[Path, str]:
-    """Name the unit of each file: the file's name, and its folder's before it where names repeat."""
+    """Name the unit of each file: the file's name, after its folder's name if names repeat."""
     stems = {file: bare_path(file).stem for file in files}
     shared = Counter(stems.values())
     return {

@@ -30,7 +30,7 @@ DECILES: Final = np.linspace(0.0, 1.0, 11)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOut:
-    """Lives with held-out predictions, and what those who predicted knew of the fleet."""
+    """Lives with held-out predictions, and the fleet as known when they were predicted."""
 
     lives: list[Life]
     fleets: list[FleetLife]  # One per life: units that trained, as bundles keep them

@@ -61,8 +61,8 @@ three are cheap and all tried. The judging units are few, and many updates sprea
 updates lower the RMSE by 7 % on the first fold, but not on all folds. The longest keeps a training of 100,000
 windows within fifteen minutes of CPU."""
 JUDGES: Final = 15
-"""Held-out units that judge lengths and settings: those of the first folds, until there are so many. The eleven
-of the first fold of XJTU chose 250 updates, with an RMSE of 25.5 cycles over all folds; 1,000 have 22.7."""
+"""Held-out units that judge lengths and settings, from the first fold or, if it has fewer, from several. The
+eleven of XJTU's first fold chose 250 updates, with an RMSE of 25.5 cycles over all folds; 1,000 have 22.7."""
 READS: Final = "reads_settings"
 SETTINGS_GAIN: Final = 0.05
 """Share by which reading the settings must lower that RMSE; otherwise settings only tell the regimes.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from model.training import Check, Watcher
 
 LINES: Final = 20
-"""Lines that a log gets over a whole training."""
+"""Number of log lines of a whole training."""
 
 
 class CannotDraw(RulError):

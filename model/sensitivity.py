@@ -21,9 +21,9 @@ from model.regimes import Regimes
 from model.simulation import ReferenceStatistics
 
 WEAR: Final = 4.0
-"""Wear that is put in, in standard deviations of each sensor in its regime."""
+"""Added wear, in standard deviations of each sensor in its regime."""
 WORN_CYCLES: Final = 5
-"""Cycles that wear, in the middle of a window."""
+"""Number of cycles with added wear, in the middle of a window."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

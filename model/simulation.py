@@ -1,8 +1,8 @@
 """Simulation of units from a model's reference statistics, for demos, load and tests.
 
-A simulated unit ages as one of a few training units did, over a life of its own, with other noise and
-operating regimes. So few units are no basis to evaluate a model. This module must not know bundles or
-networks.
+A simulated unit ages as one of a few training units did, over a different life, with different noise and
+operating regimes. Simulated units cannot evaluate a model, because they come from too few real ones. This
+module must not know bundles or networks.
 """
 
 from __future__ import annotations

@@ -43,14 +43,14 @@ CYCLE: Final = "a whole number, or a date such as 2026-03-01 or 01.03.2026"
 """Content of a column of cycles, for errors."""
 DECIMAL_COMMA: Final = re.compile(rb'(?:^|[;\t|\n]) *"?[-+]?\d+,\d+"? *(?=[;\t|\n]|$)')
 MOST_CELLS: Final = 10**9
-"""Of the rectangle from A1 to the last cell; the library allocates all of it."""
+"""Maximum cells of the rectangle from A1 to the last cell, which the library allocates."""
 MOST_BYTES: Final = 2**31
-"""Of a sheet's XML, unpacked."""
+"""Maximum size of a sheet's XML, unpacked."""
 BAD_ZIP: Final = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # RuntimeError: it has a password
 ROW: Final = rb'(?:<row [^>]*?r="|r="[A-Z]+(?=\d{8}))(\d{1,18})"'
 BEYOND: Final = b'r="AAA99999999"'
 WIDTHS: Final = ((rb'r="[A-Z]{3,}\d', 16_384), (rb'r="[A-Z]{2}\d', 702), (rb"", 26))
-"""Columns that a reference of so many letters may have."""
+"""Patterns of cell references by number of letters, and the number of columns that these letters name."""
 
 
 @dataclass(frozen=True, slots=True)

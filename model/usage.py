@@ -15,7 +15,7 @@ MOST_SHOWN: Final = 64
 
 
 class QuotingGroup(TyperGroup):
-    """Commands whose options and arguments are quoted where they cannot be read."""
+    """Commands that quote options and arguments that cannot be parsed."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401, D102 inherited
         try:
