@@ -1,4 +1,4 @@
-"""Figures of predictions that met an outcome, computed with pandas."""
+"""Figures of predictions with an outcome, computed with pandas."""
 
 import numpy as np
 import pandas as pd

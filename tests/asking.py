@@ -1,4 +1,4 @@
-"""Questions that both transports can ask, so that what they answer can be compared."""
+"""Requests for both transports, to compare their answers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from service.proto import rul_v1_pb2 as pb
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """A window, not yet in the words of a transport."""
+    """A window, independent of a transport."""
 
     readings: FloatArray  # [T, F]
     last_cycle: float | None = None
     unit: str | None = None
 
     def json(self) -> dict[str, Any]:
-        """As HTTP has it."""
+        """Return the window as HTTP's JSON."""
         rows = [[None if np.isnan(x) else float(x) for x in row] for row in self.readings]
         return {"unit": self.unit, "last_cycle": self.last_cycle, "readings": rows}
 
     def message(self) -> pb.Window:
-        """As gRPC has it."""
+        """Return the window as gRPC's message."""
         values = pb.Readings(values=self.readings.ravel().tolist())
         return pb.Window(unit=self.unit, last_cycle=self.last_cycle, readings=values)
 
 
 class Stream:
-    """An open `PredictStream`, asked one reading at a time; with `with` it never waits for more to send."""
+    """An open `PredictStream`, one reading at a time; a context manager that ends the stream."""
 
     def __init__(self, stub: Any, *, timeout: float = 60, **options: Any) -> None:
         self._asked: queue.Queue[pb.StreamRequest | None] = queue.Queue()
@@ -61,17 +61,17 @@ class Stream:
         return next(self.call)
 
     def end(self) -> None:
-        """Send no more."""
+        """End the client's side."""
         self._asked.put(None)
 
     def close(self) -> None:
-        """Send no more; no reply may come either."""
+        """End the client's side; no further reply may come."""
         self.end()
         assert list(self.call) == []
 
 
 def golden_windows(golden: Golden) -> list[Asked]:
-    """The golden windows of a bundle, as a client would send them."""
+    """Return the golden windows of a bundle, as a client would send them."""
     return [
         Asked(
             readings[:length],

@@ -1,4 +1,4 @@
-"""Attention in plain NumPy, float64 and as literal as the formulas are: what ours is held against."""
+"""Reference attention in plain NumPy, float64, written as literally as the formulas."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ SEED = 20
 
 
 def reference_softmax(score, allowed):
-    """Row by row over the allowed keys; a row that allows none is all zeros."""
+    """Compute softmax row by row over the allowed keys; a row without one is all zeros."""
     weight = np.zeros_like(score)
     for row in np.ndindex(score.shape[:-1]):
         keys = np.flatnonzero(allowed[row])
@@ -23,7 +23,7 @@ def reference_softmax(score, allowed):
 
 
 def reference_score(kind, query, key, vector=None):
-    """One query and one key at a time: [Q, D], [T, D] -> [Q, T]."""
+    """Score one query and one key at a time: [Q, D], [T, D] -> [Q, T]."""
     score = np.zeros((len(query), len(key)))
     for i, q in enumerate(query):
         for j, k in enumerate(key):
@@ -36,7 +36,7 @@ def reference_score(kind, query, key, vector=None):
 
 
 def reference_heads(x, allowed, weights, *, heads):
-    """Concat(head_1 .. head_H) W_O for one window: x [T, D], allowed [T, T] -> [T, D], [H, T, T]."""
+    """Compute Concat(head_1 .. head_H) W_O of one window: x [T, D], allowed [T, T] -> [T, D], [H, T, T]."""
     query, key, value = (x @ weights[name] + weights[f"{name}_bias"] for name in ("q", "k", "v"))
     width = query.shape[1] // heads
     read, attention = [], []
@@ -72,14 +72,14 @@ def self_attention(inputs, *, heads, head_width, **options):
 
 
 def weights_of(layer):
-    """As the reference takes them: [in, out] matrices."""
+    """Return the weights as the reference takes them: [in, out] matrices."""
     named = {"q": layer.query, "k": layer.key, "v": layer.value, "o": layer.out}
     matrices = {name: linear.weight.detach().numpy().T for name, linear in named.items()}
     return matrices | {f"{name}_bias": linear.bias.detach().numpy() for name, linear in named.items()}
 
 
 def torch_twin(layer, inputs):
-    """`torch.nn.MultiheadAttention` with the weights of our layer."""
+    """Make `torch.nn.MultiheadAttention` with the weights of our layer."""
     twin = nn.MultiheadAttention(inputs, layer.heads, batch_first=True).double().eval()
     with torch.no_grad():
         projections = (layer.query, layer.key, layer.value)

@@ -1,4 +1,4 @@
-"""Ways to break a bundle. `BROKEN` have fresh digests: a forger, or a faulty exporter, made them."""
+"""Ways to break a bundle. Those of `BROKEN` have fresh digests, as from a forger or a faulty exporter."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DAMAGED: dict[str, Way] = {
         "four gigabytes": replaced(name, _sparse),
     }.items()
 }
-"""Digests no longer fit, or there are none."""
+"""Bundles with wrong or missing digests."""
 
 
 def golden_with(change: Callable[[dict[str, Any]], object]) -> Way:
@@ -150,7 +150,7 @@ def field(name: str, value: Any) -> Way:
 
 
 def exchange_columns(fields: dict[str, Any]) -> None:
-    """Exchange the ranges of two sensors, as if the graph read them in the other order."""
+    """Exchange the ranges of two sensors, as if the graph read these sensors in the other order."""
     first, second = fields["columns"][2], fields["columns"][4]
     for name in ("low", "high"):
         first[name], second[name] = second[name], first[name]

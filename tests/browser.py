@@ -1,4 +1,4 @@
-"""Real Chromium on the web page; what a page may not do is checked when it is left."""
+"""Real Chromium on the web page; forbidden behaviour is checked when the page closes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from tests.programs import program
 
 SCREENSHOTS: Final = "RUL_SCREENSHOTS"
-"""Where the screenshots are kept; a temporary folder without it."""
+"""Variable with the folder of screenshots; by default a temporary folder."""
 SECONDS: Final = 30
 expect.set_options(timeout=SECONDS * 1000)
 SERIOUS: Final = {"serious", "critical"}
-REDUCED: Final = "reduce"  # no animation: a screenshot is always the same
+REDUCED: Final = "reduce"  # no animation, so a screenshot is always the same
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Visit:
         self.page.screenshot(path=self.folder / f"{name}-{self.look}.png", full_page=whole)
 
     def check_accessible(self) -> None:
-        """Find nothing serious with axe."""
+        """Check that axe finds no serious problem."""
         found = [
             f"{one['id']}: {one['help']} ({one['nodes'][0]['html'][:200]})"
             for one in Axe().run(self.page).response["violations"]
@@ -72,13 +72,13 @@ class Visit:
         assert not found, "\n".join(found)
 
     def check_fits(self) -> None:
-        """Nothing is wider than the window."""
+        """Check that nothing is wider than the window."""
         assert self.page.evaluate("document.documentElement.scrollWidth") <= self.look.width
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser; without the program the test is skipped."""
+    """Start the browser; skip the test if the program is missing."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program("chromium-headless-shell"),  # half the CPU of the whole browser
@@ -90,9 +90,9 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def visit(browser: Browser, base: str, look: Look, folder: Path, *, expects: str = "\0") -> Iterator[Visit]:
-    """Open a window on a service; at the end nothing may have gone wrong.
+    """Open a window on a service; check at the end that no error occurred.
 
-    `expects` is part of the errors that the test itself causes.
+    `expects` is part of the errors that the test causes on purpose.
     """
     context = browser.new_context(
         viewport={"width": look.width, "height": look.height},
@@ -119,14 +119,14 @@ def visit(browser: Browser, base: str, look: Look, folder: Path, *, expects: str
 
 
 def screenshot_folder(fallback: Path) -> Path:
-    """Where screenshots go."""
+    """Return the folder of screenshots."""
     folder = Path(os.environ.get(SCREENSHOTS) or fallback)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def expecting(error: str) -> pytest.MarkDecorator:
-    """Let a test that opens the page cause errors with this text."""
+    """Allow errors with this text in a test that opens the page."""
     return pytest.mark.parametrize("expects", [error])
 
 

@@ -1,4 +1,4 @@
-"""A whole service around shipped bundles, in this process, whose models a test changes."""
+"""A whole service with shipped bundles in this process; a test changes its models."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Service:
         self.parts, self.client = parts, client
 
     async def change(self, method: str, path: str = "", bundle: object = None, **more: Any) -> httpx.Response:
-        """Ask for a change of the models."""
+        """Request a change of the models."""
         body = None if bundle is None else {"bundle": str(bundle), **more}
         return await self.client.request(method, f"/v1/models{path}", json=body)
 
     async def predict(self, **options: Any) -> Any:
-        """Answer the first golden window, of a unit if one is given."""
+        """Predict the first golden window, of a unit if one is given."""
         window = WINDOW.json() | {key: options.pop(key) for key in ("unit",) if key in options}
         answer = await self.client.post("/v1/predict", json={"windows": [window]} | options)
         assert answer.status_code == 200, answer.text
@@ -54,7 +54,7 @@ class Service:
 async def serving(
     *bundles: str, keys_file: Path | None = None, worker: WorkerSpec | None = None, **settings: Any
 ) -> AsyncGenerator[Service]:
-    """Serve these bundles; everything that it starts ends at the end."""
+    """Serve these bundles until the block ends."""
     chosen = Settings.model_construct(
         **{"store": False} | SMALL | settings,
         bundles=bundles,

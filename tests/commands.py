@@ -1,4 +1,4 @@
-"""Commands in this process, and pumps for them to read."""
+"""Commands in this process, and files of pumps for them."""
 
 from __future__ import annotations
 

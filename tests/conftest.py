@@ -1,4 +1,4 @@
-"""What tests of several folders share: a tiny bundle, truly trained and truly exported."""
+"""Fixtures for all folders of tests, such as a tiny bundle, really trained and exported."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ LONG: Final = (
     "hostile/test_replicas.py",
     "hostile/test_pauses.py",
 )
-"""Files of tests that take long. They run first: a long file that comes last keeps one process busy alone.
-The others run by name, whatever their folder: those that wait for a service beside those that compute."""
+"""Files of slow tests. They run first, because a slow file at the end keeps one process busy alone. The
+others run by name, whatever their folder, so tests that wait for a service run beside tests that compute."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,9 +92,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Threads of small operations wait for each other; tests and what they start keep the cores busy."""
+    """One thread: small operations gain nothing from more, because tests keep all cores busy."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # As the service logs. By default structlog draws a frame of local variables around each traceback.
+    # Logs as of the service. By default structlog draws a frame of local variables around each traceback.
     *processors, _ = structlog.get_config()["processors"]
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*processors, plain])
@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_are_heard() -> None:
-    """A suite that a shell started in the background ignores Ctrl+C, and so would all that it starts."""
+    """Restore Ctrl+C: a suite started in the background ignores it, and its child processes inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -119,7 +119,7 @@ def interrupts_are_heard() -> None:
 def tiny_bundles(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], BundleFolder]:
-    """A bundle of any network, by its name, trained for a moment; made once, also for parallel workers."""
+    """Make a bundle of a network by its name, trained for a moment; once for all parallel workers."""
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
@@ -128,7 +128,7 @@ def tiny_bundles(
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_bundles: Callable[[str], BundleFolder]) -> BundleFolder:
-    """The same of the flagship."""
+    """A tiny bundle of the flagship."""
     return tiny_bundles("flagship")
 
 
@@ -149,7 +149,7 @@ def _made_once(root: Path, network: str) -> BundleFolder:
 
 @pytest.fixture
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither variables nor an .env file of whoever runs the tests."""
+    """Ignore the variables and the .env file of the user."""
     for name in list(os.environ):
         if name.startswith("RUL_"):
             monkeypatch.delenv(name)
@@ -158,7 +158,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
-    """Metrics of a test, and of no other."""
+    """A registry of metrics for one test."""
     return CollectorRegistry(auto_describe=True)
 
 
@@ -170,7 +170,7 @@ def copied(tiny_bundle: BundleFolder, tmp_path: Path) -> BundleFolder:
 
 @pytest.fixture(scope="session")
 def one_thread() -> None:
-    """Torch with one thread: small tensors gain nothing from more, and bits stay the same."""
+    """Torch with one thread: small tensors gain nothing from more, and results stay equal to the bit."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Databases for the store: a file, and a PostgreSQL server of one's own that ends with the test."""
+"""Databases for the store: a file, and a private PostgreSQL server that ends with the test."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class PostgreSql:
     """A private server on a unix socket, with no port open.
 
     Attributes:
-        url: What RUL_STORE_URL takes.
+        url: Value for RUL_STORE_URL.
     """
 
     folder: Path
     url: str
 
     def start(self) -> None:
-        """Start it, or start it again."""
+        """Start or restart the server."""
         options = f"-k {self.folder} -c listen_addresses= -c fsync=off"
         log = self.folder / "server.log"
         _as_postgres("pg_ctl", "-D", self.folder / "data", "-o", options, "-l", log, "-w", "start")
@@ -38,11 +38,11 @@ class PostgreSql:
         wait_until(socket.exists, START_SECONDS, what="the server's socket")
 
     def stop(self) -> None:
-        """End it at once, whoever is connected."""
+        """Stop the server at once, despite open connections."""
         _as_postgres("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "-w", "stop")
 
     def database(self, name: str) -> str:
-        """The address of a new and empty database."""
+        """Create an empty database and return its address."""
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -52,9 +52,9 @@ class PostgreSql:
 
 @contextmanager
 def postgresql() -> Iterator[PostgreSql]:
-    """A server, stopped and forgotten at the end; skips where the programs are missing."""
+    """Make a server, stopped and deleted at the end; skip if the programs are missing."""
     program("initdb")
-    # Not below a test's own folder: a socket's path may have 107 bytes, and others must be able to enter.
+    # Not below a test's folder: a socket's path has at most 107 bytes, and other users must have access.
     folder = Path(tempfile.mkdtemp(prefix="rul-pg-"))
     user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
     if os.getuid() == 0:
@@ -71,11 +71,11 @@ def postgresql() -> Iterator[PostgreSql]:
 
 
 def _as_postgres(name: str, *arguments: str | Path) -> None:
-    """Run one of its programs; the server refuses to run as root, so there it is the package's own user."""
+    """Run a program of PostgreSQL; under root as the package's user, because the server refuses root."""
     command = [program(name), *map(str, arguments)]
     if os.getuid() == 0:
         command = [program("runuser"), "-u", "postgres", "--", *command]
-    # Into a file: a server that keeps a pipe open would never let us see its end.
+    # Output goes to a file: the server would keep a pipe open, and reading would never end.
     with tempfile.TemporaryFile() as output:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, cwd="/", check=False)
         output.seek(0)

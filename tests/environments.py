@@ -1,4 +1,4 @@
-"""Environments for tests of what is installed and what is not."""
+"""Environments for tests of installed and missing packages."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ WITHOUT_PANDAS: Final = str(Path(__file__).with_name("without_pandas"))
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
-    """The variables of a command that is run as by a user: no settings of ours but these, and no pandas.
+    """Return the variables of a command as for a user: only these settings, and no pandas.
 
-    Users serve and train without pandas. Where it is installed, pyarrow loads it: a second of CPU a command.
+    Users serve and train without pandas. If it is installed, pyarrow loads it, a second of CPU per command.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
     path = os.pathsep.join(filter(None, (WITHOUT_PANDAS, kept.get("PYTHONPATH"))))
@@ -22,10 +22,10 @@ def clean_environment(**variables: str) -> dict[str, str]:
 
 
 def borrowing_environment(folder: Path) -> Path:
-    """Make an environment with the third-party packages of this one, and without our source tree.
+    """Make an environment with the third-party packages of this one, but without this source tree.
 
-    A `.pth` file lends the packages; other `.pth` files, such as that of an editable installation, have no
-    effect in a borrowed folder.
+    A `.pth` file adds the folder of the packages; `.pth` files in that folder, such as that of an editable
+    installation, have no effect.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
     (packages,) = folder.glob("lib/*/site-packages")

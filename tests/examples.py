@@ -14,7 +14,7 @@ def examples(count: int, **options: int) -> settings:
 
 
 def json_values(*keys: str) -> st.SearchStrategy[Any]:
-    """Any value of JSON, NaN and infinities included, whose objects have some of these keys."""
+    """Strategy for JSON values, including NaN and infinities; objects have some of these keys."""
     return st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(keys), inner, max_size=5),

@@ -1,7 +1,7 @@
-"""Stand-ins for what lies beyond an edge of the process: a runtime and an executor that tests drive.
+"""Fakes for the edges of the process: a runtime and an executor that tests control.
 
-`FakeRuntime` answers by arithmetic, so that a test can tell whose answer it got. `StepExecutor`
-runs a batch when it is told to, so that any order of events can be played without a thread.
+`FakeRuntime` answers by arithmetic, so a test can tell whose answer it got. `StepExecutor` runs a
+batch on demand, so a test can try any order of events without a thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make_manifest(
     explains_readings: bool = False,
     reads_settings: bool = False,
 ) -> Manifest:
-    """A small manifest: columns were between 0 and 100 in training."""
+    """Make a small manifest; its columns were between 0 and 100 in training."""
     f = len(columns)
     return Manifest(
         name=name,
@@ -84,7 +84,7 @@ def make_manifest(
         ],
         degradation=Degradation(
             rul=[0.0, 100.0],
-            z=[[-2.5] * f, [-5 / 6] * f],  # of three columns the sum is the RUL, as `FakeRuntime` answers
+            z=[[-2.5] * f, [-5 / 6] * f],  # the RUL of `FakeRuntime` is the sum of three columns
             spread=[[1.0] * f, [1.0] * f],
             noise=[0.1] * f,
             units=[UnitProfile(life=105, z=[[-2.5] * f, [-5 / 6] * f])],
@@ -107,14 +107,14 @@ def make_manifest(
 
 
 class FakeRuntime:
-    """A runtime whose RUL is the sum of the last reading, missing values counting nothing.
+    """A runtime whose RUL is the sum of the last reading; missing values count 0.
 
     Attributes:
-        batches: How many windows each call had.
+        batches: Number of windows of each call.
         lengths: The lengths of each call.
-        failures: Calls yet to fail; counts down.
-        gate: Calls wait until it is set. It is, unless a test clears it.
-        entered: Set as soon as a call has begun.
+        failures: Number of further calls that fail; counts down.
+        gate: Calls wait until it is set. It is set unless a test clears it.
+        entered: Set when a call begins.
     """
 
     def __init__(self, manifest: Manifest | None = None, *, provider: str = "FakeProvider") -> None:
@@ -132,7 +132,7 @@ class FakeRuntime:
         self.entered = threading.Event()
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
-        """Answer by arithmetic; each row by itself, whatever stands in its padding."""
+        """Answer by arithmetic, each row separately and whatever its padding."""
         self.entered.set()
         self.gate.wait()
         self.batches.append(len(lengths))
@@ -145,14 +145,14 @@ class FakeRuntime:
 
 @cache
 def _drift_reference(manifest: str) -> DriftReference:
-    """The same for equal manifests: hundreds of tests have the one that `make_manifest` makes."""
+    """Cached for equal manifests, because hundreds of tests use that of `make_manifest`."""
     return drift_reference(Manifest.model_validate_json(manifest))
 
 
 def fake_outputs(
     readings: FloatArray, lengths: IntArray, manifest: Manifest, *, novelty: float = 0.5
 ) -> Outputs:
-    """Outputs of the right shapes that keep the graph's promises: attention and contributions add up."""
+    """Make outputs of the right shapes that keep the promises: attention and contributions add up."""
     b, t, _ = readings.shape
     total = np.nansum(readings[np.arange(b), lengths - 1], axis=1)
     rul = np.clip(total, 0, manifest.cap).astype(np.float32)
@@ -161,7 +161,7 @@ def fake_outputs(
     contribution = (attention * (total - manifest.baseline)[:, None]).astype(np.float32)
     share = (rul / manifest.cap)[:, None]
     explained: dict[str, FloatArray] = {}
-    if manifest.explains_readings:  # the last readings are all there is
+    if manifest.explains_readings:  # only the last readings contribute
         of_reading, last = np.zeros_like(readings), np.arange(t) == lengths[:, None] - 1
         of_reading[last] = np.nan_to_num(readings[last])
         contribution = of_reading.sum(axis=2)
@@ -182,14 +182,14 @@ def fake_outputs(
 
 
 class FakeObserver:
-    """Remembers what a batcher told it."""
+    """Records the calls of a batcher."""
 
     def __init__(self) -> None:
         self.reports: list[BatchReport] = []
 
     @property
     def batches(self) -> list[int]:
-        """Windows of each batch that ran."""
+        """Number of windows of each finished batch."""
         return [report.size for report in self.reports if report.answers is not None]
 
     def ran(self, report: BatchReport) -> None:
@@ -197,7 +197,7 @@ class FakeObserver:
 
 
 class FakeKeepingObserver:
-    """Remembers what it is told of the store and of outcomes."""
+    """Records calls about the store and outcomes."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -228,10 +228,10 @@ class FakeKeepingObserver:
 
 
 class StepExecutor(Executor):
-    """Holds what is submitted until a test runs it, here and now, in any order.
+    """Holds submitted calls until a test runs them, in its own thread and in any order.
 
     Attributes:
-        waiting: What was submitted and has not run.
+        waiting: Submitted calls that have not run.
     """
 
     def __init__(self) -> None:
@@ -245,14 +245,14 @@ class StepExecutor(Executor):
         return Future()
 
     def step(self, which: int = 0) -> None:
-        """Run one of those that wait."""
+        """Run a waiting call."""
         self.waiting.pop(which)()
 
 
 def window_input(
     rul: float = 40.0, *, cycles: int = 4, unit: str | None = "1", last_cycle: float | None = 100
 ) -> WindowInput:
-    """A window that `FakeRuntime` answers with this RUL."""
+    """Make a window that `FakeRuntime` answers with this RUL."""
     columns: dict[str, list[float | None]] = {name: [0.0] * cycles for name in COLUMNS}
     columns["sensor_1"] = [rul] * cycles
     return WindowInput(unit=unit, last_cycle=last_cycle, columns=columns)
@@ -264,23 +264,23 @@ RULES = WindowRules.of(make_manifest(), max_window_cycles=1000)
 def joined(
     *given: WindowInput, rules: WindowRules = RULES
 ) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
-    """Windows as the door lets them in, and the problems of those that it refuses, by their place."""
+    """Check windows; return the valid ones, and the problems of the others by index."""
     return join(given, [lay_out(window, rules) for window in given], rules)
 
 
 def make_windows(*ruls: float, cycles: int = 4, unit: str | None = "1") -> Windows:
-    """Checked windows that `FakeRuntime` answers with these RULs."""
+    """Make checked windows that `FakeRuntime` answers with these RULs."""
     windows, problems = joined(*(window_input(rul, cycles=cycles, unit=unit) for rul in ruls or (40.0,)))
     assert windows is not None, problems
     return windows
 
 
 def asked_of(windows: Windows) -> Asked:
-    """A batch of these windows alone."""
+    """Make a batch of only these windows."""
     return Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle, np.float32))
 
 
 def fake_answers(asked: Asked, manifest: Manifest) -> Answers:
-    """Derive the answers from the outputs that `FakeRuntime` gives to a batch."""
+    """Derive the answers from the outputs of `FakeRuntime` for a batch."""
     outputs = fake_outputs(asked.readings, asked.lengths, manifest)
     return Answers(asked, outputs, manifest, WindowRules.of(manifest, max_window_cycles=1000))

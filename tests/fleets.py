@@ -32,13 +32,13 @@ PUMPS = Fleet(
 
 
 def numbered_unit(cycles: int, *, columns: int = 2, unit: str = "1", failed: bool = True) -> Trajectory:
-    """A unit whose readings say where they stand: row t holds t, t + 0.25, ..."""
+    """Make a unit whose readings show their place: row t holds t, t + 0.25, ..."""
     readings = np.arange(cycles)[:, None] + np.arange(columns) / 4
     return Trajectory(unit, np.arange(1, cycles + 1), readings.astype(np.float32), failed=failed)
 
 
 def worn_pumps(*, units: int, seed: int, loads: tuple[float, ...] = (40.0, 75.0)) -> list[Trajectory]:
-    """Pumps that wear out over 40 to 80 cycles, at one of these loads each cycle."""
+    """Make pumps that wear out over 40 to 80 cycles, with one of these loads at each cycle."""
     rng = np.random.default_rng(seed)
     made = []
     for n in range(1, units + 1):
@@ -73,7 +73,7 @@ def windows_of(
     unit: Sequence[str] | None = None,
     weight: ArrayLike = 1.0,
 ) -> WindowSet:
-    """Windows [W, T, F] that end at cycle 50, whole and each of its own unit unless told otherwise."""
+    """Make windows [W, T, F] that end at cycle 50; by default full ones, each of a different unit."""
     made = np.array(readings, np.float32)
     count, cycles, _ = made.shape
     return WindowSet(
@@ -88,6 +88,6 @@ def windows_of(
 
 @st.composite
 def trajectories(draw: st.DrawFn) -> Trajectory:
-    """Any unit that failed: cycles with gaps, readings that say where they stand."""
+    """Strategy for failed units: cycles with gaps, readings that show their place."""
     steps = draw(st.lists(st.integers(1, 4), min_size=1, max_size=40))
     return replace(numbered_unit(len(steps), unit="u"), cycles=np.cumsum(steps))

@@ -1,6 +1,6 @@
-"""HTTP/2 by hand, as far as load generators need it: a library takes more CPU for a call than the service.
+"""Minimal HTTP/2 for load generators, because a library uses more CPU per call than the service.
 
-Header tables stay empty, so that every block of headers is written and read alone (RFC 7541).
+Header tables stay empty, so every block of headers is written and read alone (RFC 7541).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 HEADER_TABLE_SIZE, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 1, 3, 4
 HEAD: Final = 9
 FRAME_BYTES: Final = 16_384
-"""Most that a frame holds."""
+"""Maximum bytes of a frame's payload."""
 WINDOW_BYTES: Final = 65_535
-"""Bytes that flow control lets through at first, on a connection and on each stream."""
+"""Initial window of flow control in bytes, of a connection and of each stream."""
 LARGEST_WINDOW: Final = 2**31 - 1
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -28,14 +28,14 @@ def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"")
 
 
 def greeting() -> bytes:
-    """Write what a connection begins with: the server may send as much as it likes."""
+    """Write the preface of a connection, which lets the server send without limit."""
     settings = struct.pack(">HIHI", HEADER_TABLE_SIZE, 0, INITIAL_WINDOW_SIZE, LARGEST_WINDOW)
     more = struct.pack(">I", LARGEST_WINDOW - WINDOW_BYTES)
     return PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, more)
 
 
 def grpc_head(path: str, authority: str = "localhost", **more: str) -> bytes:
-    """Write the headers of a gRPC call, none of which a table keeps (RFC 7541, 6.2.2)."""
+    """Write the headers of a gRPC call without indexing (RFC 7541, 6.2.2)."""
     fields = {
         ":method": "POST", ":scheme": "http", ":path": path, ":authority": authority,
         "content-type": "application/grpc", "te": "trailers", **more,
@@ -52,13 +52,13 @@ def settings_of(payload: bytes) -> dict[int, int]:
 
 
 class Frames:
-    """Cuts what arrives into frames."""
+    """Cuts received bytes into frames."""
 
     def __init__(self) -> None:
         self._buffer: Final = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield kind, flags, stream and payload of each frame that is whole by now."""
+        """Yield kind, flags, stream and payload of each complete frame."""
         buffer, at, whole = self._buffer, 0, []
         buffer += data
         while len(buffer) - at >= HEAD:

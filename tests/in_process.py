@@ -1,7 +1,7 @@
-"""The whole application around a stand-in runtime, in this process and without a socket.
+"""The whole application with a fake runtime, in this process and without a socket.
 
-What the real process cannot be made to do on command (a runtime that fails, hangs or is slow) is
-shown here, by HTTP through httpx's ASGI transport and by gRPC through `ask_grpc`.
+Tests use it for events that the real process cannot produce on demand (a runtime that fails, hangs or
+is slow), by HTTP through httpx's ASGI transport and by gRPC through `ask_grpc`.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ SMALL = {
     "max_streams": 100,
     "log_sample": 0.0,
 }
-"""Limits that a test can reach."""
+"""Low limits that a test can reach."""
 
 
 class SlowRuntime(FakeRuntime):
-    """A runtime that takes 50 ms, whether it answers or fails."""
+    """A runtime that takes 50 ms to answer or fail."""
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
-        """Answer or fail, late."""
+        """Answer or fail after 50 ms."""
         threading.Event().wait(SLOW_SECONDS)
         return super().run(readings, lengths, last_cycle)
 
 
 @dataclass
 class Answer:
-    """What came back of a gRPC call over ASGI."""
+    """Reply of a gRPC call over ASGI."""
 
     messages: list[bytes]
     code: grpc.StatusCode
@@ -74,7 +74,7 @@ class Answer:
     trailer_bytes: int
 
     def violations(self) -> dict[str, str]:
-        """The fields that google.rpc.BadRequest names, and what it says of each."""
+        """Return the fields of google.rpc.BadRequest and their descriptions."""
         status = status_pb2.Status.FromString(_unpadded(self.metadata["grpc-status-details-bin"]))
         (detail,) = status.details
         bad = error_details_pb2.BadRequest()
@@ -123,7 +123,7 @@ class InProcess:
 
     @asynccontextmanager
     async def busy(self) -> AsyncIterator[None]:
-        """Keep the runtime at work on one window; all that is asked meanwhile waits."""
+        """Keep the runtime busy with one window; other requests wait until the block ends."""
         self.runtime.gate.clear()
         running = asyncio.create_task(self.predict_http())
         await until(self.runtime.entered.is_set)
@@ -132,22 +132,22 @@ class InProcess:
         assert (await running).status_code == 200
 
     async def waiting(self, windows: int) -> None:
-        """Wait until so many windows wait."""
+        """Wait until this number of windows is queued."""
         await until(lambda: self.batcher.pending_windows == windows)
 
     async def predict_http(self, **options: Any) -> httpx.Response:
-        """POST one window, unless others are given."""
+        """POST the given windows, by default one."""
         windows = options.pop("windows", [json_window()])
         headers = options.pop("headers", {})
         return await self.http.post("/v1/predict", json={"windows": windows, **options}, headers=headers)
 
     async def predict_grpc(self, *, metadata: Sequence[tuple[str, str]] = (), **options: Any) -> Answer:
-        """Predict one window, unless others are given."""
+        """Predict the given windows by gRPC, by default one."""
         request = pb.PredictRequest(windows=options.pop("windows", [message_window()]), **options)
         return await ask_grpc(self.grpc, PREDICT, framed(request.SerializeToString()), metadata=metadata)
 
     def value(self, name: str, **labels: str) -> float:
-        """A sample of the metrics."""
+        """Return a sample of the metrics."""
         value = self.registry.get_sample_value(name, labels)
         assert value is not None, (name, labels)
         return value
@@ -163,7 +163,7 @@ async def in_process(
     tracer: Tracer | None = None,
     **settings: Any,
 ) -> AsyncIterator[InProcess]:
-    """The application as it ships, around a fake runtime; everything that it starts ends at the end."""
+    """Run the shipped application with a fake runtime until the block ends."""
     runtime = runtime or FakeRuntime()
     assert settings.keys() <= Settings.model_fields.keys()
     chosen = Settings.model_construct(
@@ -185,30 +185,30 @@ async def in_process(
 
 
 def keeping(folder: Path, **options: Any) -> AbstractAsyncContextManager[InProcess]:
-    """The same with a store in a file of this folder."""
+    """Run the application with a store in a file of this folder."""
     return in_process(**{"store": f"sqlite:///{folder}/rul.db", **options})
 
 
 def json_window(rul: float = 40.0, **options: Any) -> dict[str, Any]:
-    """A window that `FakeRuntime` answers with this RUL."""
+    """Make the JSON of a window that `FakeRuntime` answers with this RUL."""
     given = window_input(rul, **options)
     return {"unit": given.unit, "last_cycle": given.last_cycle, "columns": given.columns}
 
 
 def message_window(rul: float = 40.0, **options: Any) -> pb.Window:
-    """The same as a message."""
+    """Make the message of a window that `FakeRuntime` answers with this RUL."""
     given = window_input(rul, **options)
     columns = {name: pb.Series(values=values) for name, values in (given.columns or {}).items()}
     return pb.Window(unit=given.unit, last_cycle=given.last_cycle, columns=pb.Columns(columns=columns))
 
 
 def framed(message: bytes, *, compressed: bool = False) -> bytes:
-    """A message as gRPC puts it into a body."""
+    """Prefix a message as gRPC does in a body."""
     return PREFIX.pack(compressed, len(message)) + message
 
 
 def unframed(body: bytes) -> list[bytes]:
-    """The messages of a body; all must be whole."""
+    """Split a body into its messages; all must be complete."""
     messages = []
     while body:
         _, length = PREFIX.unpack_from(body)
@@ -227,9 +227,9 @@ async def ask_grpc(
     at_once: bool = False,
     ended: bool = True,
 ) -> Answer:
-    """Call a method; each of `parts` is one ASGI event, and the caller leaves when it is told to.
+    """Call a method; each of `parts` is one ASGI event, and the caller disconnects on demand.
 
-    The body ends with an event of its own, or `at_once` with the last part, or it is never `ended`.
+    The body ends with a separate event, or `at_once` with the last part, or never if `ended` is false.
     """
     headers = [(b"content-type", b"application/grpc")]
     headers += [(key.encode("latin-1"), value.encode("latin-1")) for key, value in metadata]
@@ -253,7 +253,7 @@ async def ask_grpc(
 
     await app(scope, receive, send)
     done.set()
-    await asyncio.sleep(0)  # whoever waits for the disconnect gets it
+    await asyncio.sleep(0)  # the task that waits for the disconnect gets it
     body = b"".join(event["body"] for event in sent if event["type"] == "http.response.body")
     trailers = {
         key.decode(): value.decode("latin-1")
@@ -267,7 +267,7 @@ async def ask_grpc(
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    """Let the loop run until something has happened that nobody signals to it."""
+    """Run the event loop until a condition holds that no event signals."""
     while not happened():  # noqa: ASYNC110 there is no event to wait for
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Readings as they come from the field: out of order and repeated; and the answers of whole windows."""
+"""Readings as from the field, out of order and repeated, and the answers to whole windows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 from model.domain import Trajectory
 
 WITHIN_CYCLES: Final = 5
-"""A reading comes before or after at most so many others."""
+"""Maximum cycles by which a reading is early or late."""
 REPEATED: Final = 0.1
-"""Share of the readings that come again, up to so many cycles later."""
+"""Share of the readings that are repeated, and the maximum cycles until the repetition."""
 
 
 def disordered(cycles: Sequence[int], rng: np.random.Generator) -> list[int]:
-    """Shuffle cycles within `WITHIN_CYCLES`, some of them twice."""
+    """Shuffle cycles within `WITHIN_CYCLES`, and repeat some."""
     again = [cycle for cycle in cycles if rng.random() < REPEATED]
     late = [(cycle + WITHIN_CYCLES * rng.random(), cycle) for cycle in cycles]
     late += [(cycle + 2 * WITHIN_CYCLES * rng.random(), cycle) for cycle in again]
@@ -28,13 +28,13 @@ def disordered(cycles: Sequence[int], rng: np.random.Generator) -> list[int]:
 
 
 def reading(unit: Trajectory, cycle: int, names: Sequence[str]) -> dict[str, Any]:
-    """One reading of a unit as JSON has it."""
+    """Return one reading of a unit as JSON."""
     row = unit.readings[int(np.searchsorted(unit.cycles, cycle))]
     return {"cycle": int(cycle), "columns": dict(zip(names, map(float, row), strict=True))}
 
 
 def whole(unit: Trajectory, names: Sequence[str], known: Collection[int] = ()) -> dict[str, Any]:
-    """A unit's life as one window for /v1/predict: all of it, or `known` cycles and the gaps between."""
+    """Make one window of a unit's life for /v1/predict: all of it, or `known` cycles and their gaps."""
     shown = sorted(known) if known else unit.cycles.tolist()
     every = np.full((shown[-1] - shown[0] + 1, unit.readings.shape[1]), np.nan)
     every[np.array(shown) - shown[0]] = unit.readings[np.searchsorted(unit.cycles, shown)]
@@ -46,13 +46,13 @@ def whole(unit: Trajectory, names: Sequence[str], known: Collection[int] = ()) -
 
 
 def answers(http: httpx.Client, model: str, windows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What /v1/predict answers for these windows, without storing it."""
+    """Return the answers of /v1/predict to these windows, without storing them."""
     body = {"model": model, "windows": windows, "explain": "none", "store": False}
     return http.post("/v1/predict", json=body).raise_for_status().json()["predictions"]
 
 
 def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """The largest difference between two predictions, in cycles or probability."""
+    """Return the largest difference between two predictions, in cycles or probability."""
     assert one["rul_state"] == other["rul_state"], (one, other)
     pairs = [(one["rul"], other["rul"])]
     pairs += [(one["interval"][name], other["interval"][name]) for name in ("lower", "upper")]
@@ -63,11 +63,11 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 PATIENCE_SECONDS: Final = 60
 Append = Callable[[str, dict[str, Any]], object]
-"""Sends a reading of a unit, and raises unless it was acknowledged."""
+"""Sends a reading of a unit, and raises if it was not acknowledged."""
 
 
 def settled(http: httpx.Client, method: str, path: str, **options: Any) -> dict[str, Any]:
-    """Ask again while the store opens, which on a busy machine takes longer than the service."""
+    """Retry while the store opens, which on a busy machine takes longer than the start of the service."""
     give_up_at = monotonic() + PATIENCE_SECONDS
     while True:
         answer = http.request(method, path, **options)
@@ -76,17 +76,17 @@ def settled(http: httpx.Client, method: str, path: str, **options: Any) -> dict[
 
 
 def by_http(http: httpx.Client, **fields: object) -> Append:
-    """Append by HTTP, with these further fields."""
+    """Append by HTTP, with these additional fields."""
     return lambda unit, given: settled(http, "POST", f"/v1/units/{unit}/cycles", json=given | fields)
 
 
 class Devices:
-    """Units that report their readings out of order, some twice, and remember what was acknowledged.
+    """Units that report readings out of order, some twice, and record acknowledgements.
 
     Attributes:
-        left: Cycles yet to report, by unit.
-        acknowledged: Cycles that were acknowledged, by unit.
-        sent: Acknowledged readings, repeats included.
+        left: Remaining cycles, by unit.
+        acknowledged: Acknowledged cycles, by unit.
+        sent: Number of acknowledged readings, including repetitions.
     """
 
     def __init__(self, units: Sequence[Trajectory], names: Sequence[str], *, seed: int) -> None:
@@ -100,14 +100,14 @@ class Devices:
     def report(
         self, threads: Executor, appends: Iterable[Append], *, share: float = 1.0
     ) -> list[Future[None]]:
-        """Begin to report this share of what is left, each unit by one of `appends`."""
+        """Start reporting this share of the remaining cycles, each unit by one of `appends`."""
         return [
             threads.submit(self._send, unit, append, round(share * len(self.left[unit.unit])))
             for unit, append in zip(self.units, appends, strict=False)
         ]
 
     def _send(self, unit: Trajectory, append: Append, count: int) -> None:
-        """Report so many readings, or fewer where the service dies meanwhile."""
+        """Report a number of readings, or fewer if the service dies."""
         left = self.left[unit.unit]
         for _ in range(count):
             try:
@@ -125,7 +125,7 @@ class Devices:
         )
 
     def worst(self, http: httpx.Client, **fields: object) -> float:
-        """Repeat each unit's last reading; return the largest distance to the answer of its whole window."""
+        """Repeat each unit's last reading; return the largest difference to its whole window's answer."""
         append = by_http(http, **fields)
         last: list[Any] = [append(u.unit, reading(u, u.cycles[-1], self.names)) for u in self.units]
         assert {(answer["stored"], answer["repeated"]) for answer in last} == {(0, 1)}

@@ -1,4 +1,4 @@
-"""deploy/kubernetes as kustomize renders it, and the schemas of what it makes."""
+"""deploy/kubernetes as rendered by kustomize, and the schemas of its documents."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def render(folder: Path) -> dict[str, list[Document]]:
 
 
 def of_kind(documents: list[Document], kind: str) -> list[Document]:
-    """The documents of a kind."""
+    """Return the documents of a kind."""
     return [document for document in documents if document["kind"] == kind]
 
 
 def named(documents: list[Document], kind: str, name: str) -> Document:
-    """The document of a kind and a name."""
+    """Return the document of a kind and a name."""
     (found,) = (one for one in of_kind(documents, kind) if one["metadata"]["name"] == name)
     return found
 

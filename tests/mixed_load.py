@@ -1,4 +1,4 @@
-"""Callers of every kind, by HTTP and by gRPC, who count what they asked and what they were told."""
+"""Callers of every kind, by HTTP and by gRPC, that count their requests and the answers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tests.oip import json_request
 PACE_SECONDS: Final = 0.02
 STREAM_READINGS: Final = 5
 BEFORE_ITS_OUTCOME: Final = 30
-"""Units between one and its outcome: another worker may have to write its prediction first."""
+"""Units between a prediction and its outcome; another worker may have to write the prediction first."""
 Key = tuple[str, str, str]
 
 
 @dataclass
 class Tally:
-    """What callers saw.
+    """Counts of callers.
 
     Attributes:
-        requests: Ends of requests by protocol, route and code; of a stream and of each of its readings.
-        windows: That got a prediction.
-        kept: Those of them whose unit and cycle were known, each once.
-        outcomes: Reported and taken, by kind.
-        judged: Predictions that these outcomes met.
-        failed: Those of them whose unit failed.
+        requests: Requests by protocol, route and code; a stream and each of its readings count.
+        windows: Windows with a prediction.
+        kept: Windows among these with known unit and cycle, each counted once.
+        outcomes: Accepted outcomes, by kind.
+        judged: Predictions judged by these outcomes.
+        failed: Judged predictions of units that failed.
     """
 
     requests: Counter[Key] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class Tally:
     failed: int = 0
 
     def add(self, other: Tally) -> None:
-        """What somebody else saw as well."""
+        """Add the counts of another caller."""
         self.requests += other.requests
         self.outcomes += other.outcomes
         self.windows += other.windows
@@ -55,7 +55,7 @@ class Tally:
 
 
 class Load:
-    """Callers that ask until they are stopped, each with a tally of its own."""
+    """Callers that send requests until they are stopped, each with its own tally."""
 
     def __init__(self) -> None:
         self._stop: Final = threading.Event()
@@ -65,19 +65,19 @@ class Load:
 
     @property
     def complete(self) -> bool:
-        """Whether everyone has asked everything that they ask, or is known to have failed."""
+        """Whether each caller has sent all its kinds of requests, or has failed."""
         turns = [self._turns[caller] for caller in range(len(self._asking))]
         return min(turns) > BEFORE_ITS_OUTCOME or any(caller.done() for caller in self._asking)
 
     def start(self, pool: ThreadPoolExecutor, ask: Callable[[int, Tally], None]) -> None:
-        """Let one more caller ask, once more and once more; it is told how often it has."""
+        """Start another caller, which gets the number of its turn each time."""
         self._asking.append(pool.submit(self._again, ask, len(self._asking)))
 
     def stop(self) -> Tally:
-        """Let everyone finish what they asked; what they all saw.
+        """Let all callers finish their requests; return the counts of all.
 
         Raises:
-            AssertionError: somebody was told something else than they should have been.
+            AssertionError: a caller got a wrong answer.
         """
         self._stop.set()
         if self._seen is None:
@@ -97,9 +97,9 @@ class Load:
 
 @contextmanager
 def asked(*, http: str, grpc_target: str, windows: Sequence[Asked], queue_windows: int) -> Iterator[Load]:
-    """Callers who ask until the block ends: answered, refused, turned away, and corrected."""
+    """Run callers until the block ends; some of their requests are refused."""
     good = [window for window in windows if len(window.readings) > 1]
-    # Each request over a connection of its own: the kernel deals them to the workers. `verify` only
+    # Each request has its own connection, which the kernel assigns to a worker. `verify` only
     # because an unused TLS context costs more than the question.
     limits = httpx.Limits(max_keepalive_connections=0)
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -122,7 +122,7 @@ def asked(*, http: str, grpc_target: str, windows: Sequence[Asked], queue_window
 
 
 class HttpCaller:
-    """Asks about units of its own, reports how they ended, and makes mistakes."""
+    """Predicts its own units, reports their outcomes, and makes mistakes."""
 
     def __init__(self, client: httpx.Client, name: str, windows: Sequence[Asked], queue_windows: int) -> None:
         self._client: Final = client
@@ -171,7 +171,7 @@ class HttpCaller:
 
 
 class GrpcCaller:
-    """Asks about two windows, and for a model that there is not."""
+    """Predicts two windows, and requests a model that does not exist."""
 
     def __init__(self, channel: grpc.Channel, windows: Sequence[Asked]) -> None:
         self._stub: Final = rul_v1_pb2_grpc.RulServiceStub(channel)
@@ -192,14 +192,14 @@ class GrpcCaller:
 
 
 class StreamCaller:
-    """Opens a stream, sends a few readings, and leaves in order."""
+    """Opens a stream, sends a few readings, and ends it in order."""
 
     def __init__(self, channel: grpc.Channel, windows: Sequence[Asked]) -> None:
         self._stub: Final = rul_v1_pb2_grpc.RulServiceStub(channel)
         self._readings: Final = [row.tolist() for row in windows[0].readings[:STREAM_READINGS]]
 
     def __call__(self, turn: int, seen: Tally) -> None:
-        """One stream."""
+        """Run one stream."""
         route = "rul.v1.RulService/PredictStream"
         stream = Stream(self._stub)
         for values in self._readings:

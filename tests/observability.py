@@ -1,4 +1,4 @@
-"""What dashboards and rules ask for, read from the files that Grafana and Prometheus get."""
+"""Queries of dashboards and rules, read from the files of Grafana and Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SELECTOR: Final = re.compile(r"(?<![\w:$])(rul_\w+|process_\w+|\w+:\w+:\w+|up\b)
 
 @cache
 def rules() -> list[dict[str, Any]]:
-    """Every recording and alerting rule; reading them takes 0.1 s, and 800 tests ask."""
+    """Return every recording and alerting rule; cached, because 800 tests read them and each read takes 0.1 s."""
     return [
         rule
         for path in RULES
@@ -33,7 +33,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def panels(dashboard: Path) -> list[dict[str, Any]]:
-    """Every panel, rows left out and what is folded into rows included."""
+    """Yield every panel, including those folded into rows, without the rows."""
     return list(_panels(json.loads(dashboard.read_text("utf-8"))["panels"]))
 
 
@@ -46,7 +46,7 @@ def _panels(parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def panel_queries() -> dict[str, str]:
-    """Every PromQL expression of every dashboard, by "dashboard: panel, letter"."""
+    """Return every PromQL expression of the dashboards, by "dashboard: panel, letter"."""
     return {
         f"{dashboard.stem}: {panel['title']}, {target['refId']}": target["expr"]
         for dashboard in DASHBOARDS
@@ -56,22 +56,22 @@ def panel_queries() -> dict[str, str]:
 
 
 def recording_rules() -> dict[str, str]:
-    """The expression of every recorded series, by its name."""
+    """Return the expression of every recorded series, by name."""
     return {rule["record"]: rule["expr"] for rule in rules() if "record" in rule}
 
 
 def alerts() -> dict[str, dict[str, Any]]:
-    """Every alert, by its name."""
+    """Return every alert, by name."""
     return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
 def expressions() -> dict[str, str]:
-    """All of the above, as they stand in the files."""
+    """Return all expressions of dashboards, recorded series and alerts, unchanged."""
     return panel_queries() | recording_rules() | {name: alert["expr"] for name, alert in alerts().items()}
 
 
 def selectors(expression: str) -> list[str]:
-    """The series that an expression reads.
+    """Return the series that an expression reads.
 
     >>> selectors('sum by (job) (rate(rul_a_total{code="5"}[5m])) / on (job) job:rul_b:rate5m > 0')
     ['rul_a_total{code="5"}', 'job:rul_b:rate5m']
@@ -80,5 +80,5 @@ def selectors(expression: str) -> list[str]:
 
 
 def filled_in(query: str, *, interval: str) -> str:
-    """A panel's query as Grafana sends it, with "All" chosen everywhere."""
+    """Return a panel's query as Grafana sends it, with "All" chosen everywhere."""
     return query.replace("$__rate_interval", interval).replace("$instance", ".*").replace("$model", ".*")

@@ -1,4 +1,4 @@
-"""Requests of the Open Inference Protocol, written by hand as any client might, and answers read back."""
+"""Requests of the Open Inference Protocol, written by hand, and parsers of answers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ HEADER = "inference-header-content-length"
 
 
 def described(name: str, array: Any, **changed: Any) -> dict[str, Any]:
-    """An input without its contents."""
+    """Make an input without its contents."""
     return {"name": name, "datatype": NAMES[array.dtype], "shape": list(array.shape), **changed}
 
 
 def json_request(arrays: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """A request with its contents as JSON, flat, NaN as null."""
+    """Make a request with its contents as flat JSON, NaN as null."""
     inputs = [
         described(name, array, data=[None if math.isnan(x) else x for x in array.ravel().tolist()])
         for name, array in arrays.items()
@@ -28,7 +28,7 @@ def json_request(arrays: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def binary_request(arrays: Mapping[str, Any], **options: Any) -> tuple[bytes, int]:
-    """A body with its contents behind its JSON, and the size of the JSON."""
+    """Make a body with binary contents after its JSON, and return the size of the JSON too."""
     inputs = [
         described(name, array, parameters={"binary_data_size": array.nbytes})
         for name, array in arrays.items()
@@ -38,7 +38,7 @@ def binary_request(arrays: Mapping[str, Any], **options: Any) -> tuple[bytes, in
 
 
 def arrays_of(body: bytes, size: int | None) -> dict[str, Any]:
-    """The outputs of an answer, wherever their contents stand."""
+    """Read the outputs of an answer, with contents in JSON or binary."""
     head = json.loads(body[:size])
     offset = size
     arrays: dict[str, Any] = {}

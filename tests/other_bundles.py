@@ -1,4 +1,4 @@
-"""Bundles made of shipped ones: under another name or version, or broken."""
+"""Bundles made from shipped ones: with another name or version, or broken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from export.seal import write_sums
 
 
 def renamed(folder: Path, source: str, *, name: str, version: str) -> BundleFolder:
-    """A copy of a shipped bundle whose manifest has this name and version."""
+    """Copy a shipped bundle, with this name and version in the manifest."""
     shipped = find_bundle(source)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(shipped.golden, folder)

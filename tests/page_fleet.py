@@ -14,13 +14,13 @@ SECONDS: Final = 120
 SEED: Final = 7
 A_REQUEST: Final = 500
 EARLIER: Final = (12, 8, 4, 0)
-"""Cycles before the last at which each unit is predicted."""
+"""Cycles from each prediction of a unit to its last one."""
 STRANGE: Final = "pump-0003"
-"""Its readings are unlike the training data."""
+"""The unit with readings unlike the training data."""
 
 
 def fill(base: str, *, units: int, earlier: tuple[int, ...] = EARLIER) -> None:
-    """Predict so many pumps, each at a random cycle of its life and some cycles before."""
+    """Predict `count` pumps, each at a random cycle of its life and at some earlier cycles."""
     rng = np.random.default_rng(SEED)
     lives = pumps(units=units, seed=SEED)
     ends = [int(rng.integers(20, len(life.cycles) + 1)) for life in lives]
@@ -31,24 +31,24 @@ def fill(base: str, *, units: int, earlier: tuple[int, ...] = EARLIER) -> None:
             ]
             for start in range(0, units, A_REQUEST):
                 predict(client, windows[start : start + A_REQUEST])
-        # Another worker may write what this one was asked.
+        # Another worker may write the predictions of this one.
         wait_until(lambda: stored(client) >= units, SECONDS, what="stored predictions")
 
 
 def stored(client: httpx.Client) -> int:
-    """How many units run."""
+    """Return the number of running units."""
     found: int = client.get("/v1/units", params={"limit": 1}).json()["summary"]["units"]
     return found
 
 
 def window(number: int, life: Any, end: int) -> dict[str, Any]:
-    """The window of a pump that ends after so many cycles."""
+    """Return the window of a pump that ends at this cycle."""
     name = f"pump-{number:04d}"
     readings = life.readings[max(0, end - FLEET.context) : end] * (8 if name == STRANGE else 1)
     return {"unit": name, "last_cycle": end, "readings": readings.tolist()}
 
 
 def predict(client: httpx.Client, windows: list[dict[str, Any]]) -> None:
-    """Ask for predictions, which the service stores."""
+    """Request predictions, which the service stores."""
     reply = client.post("/v1/predict", json={"model": "tiny", "explain": "none", "windows": windows})
     assert reply.is_success, reply.text

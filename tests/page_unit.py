@@ -11,7 +11,7 @@ from tests.browser import Visit
 
 
 def lives(client: httpx.Client, unit: str, *, seed: int, share: float) -> None:
-    """Give a unit the readings of a simulated life up to a share of it, and predictions along it."""
+    """Store the readings of a share of a simulated life for a unit, with predictions along it."""
     life = client.get(f"/v1/models/fd001/simulated?seed={seed}").json()
     cycles = life["cycles"][: int(share * len(life["cycles"]))]
     columns = {name: values[: len(cycles)] for name, values in life["columns"].items()}
@@ -37,7 +37,7 @@ def show(opened: Visit, unit: str, *, query: str = "") -> Page:
 
 
 def falls_silent(client: httpx.Client, unit: str, *, seed: int, share: float, refused: int) -> int:
-    """Give a unit a life, then so many readings of one sensor alone: their windows are refused."""
+    """Store a life for a unit, then readings of one sensor only, whose windows are refused."""
     lives(client, unit, seed=seed, share=share)
     last: int = client.get(f"/v1/units/{unit}?model=fd001&limit=1").json()["readings"]["cycles"][-1]
     cycles = [*range(last + 1, last + 1 + refused)]
@@ -48,7 +48,7 @@ def falls_silent(client: httpx.Client, unit: str, *, seed: int, share: float, re
 
 
 def read_on(client: httpx.Client, unit: str, *, seed: int) -> None:
-    """Give a unit the next reading of its simulated life."""
+    """Store the next reading of a unit's simulated life."""
     life = client.get(f"/v1/models/fd001/simulated?seed={seed}").json()
     last: int = client.get(f"/v1/units/{unit}?model=fd001&limit=1").json()["readings"]["cycles"][-1]
     columns = {name: values[last] for name, values in life["columns"].items()}

@@ -1,10 +1,10 @@
-"""Planted truth: units of noise in which events or a drift, from a random moment, decide when they fail.
+"""Planted truth: units of noise in which an event or a drift at a random moment decides the failure.
 
-Kinds, all of readings that are standard normal but for what is planted:
+Kinds; all other readings are standard normal:
 
 - `event`: columns 1 and 2 are shifted for three cycles; the unit fails one context later.
 - `two events`: the same event happens twice; the unit fails one context after the middle of the two.
-  So the RUL has equal shares of both, and a network that finds one of them cannot answer.
+  So the RUL depends on both equally, and a network that finds only one cannot answer.
 - `drift`: one of 20 columns rises slowly; the unit fails one context after the start.
 - `missing`: as `event`, but each window to answer lacks one of the two columns.
 """
@@ -32,7 +32,7 @@ DRIFT = 6.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planted:
-    """Units, and the index of the first reading of each one's events, or of its drift."""
+    """Units, and for each the index of the first reading of its events or its drift."""
 
     kind: Kind
     units: list[Trajectory]
@@ -40,7 +40,7 @@ class Planted:
 
 
 def planted_fleet(kind: Kind, *, context: int) -> Fleet:
-    """Nothing is known before the first event."""
+    """Before the first event nothing indicates the failure."""
     schema = Schema(tuple(Column(f"sensor_{i + 1}", "sensor") for i in range(columns_of(kind))))
     return Fleet(
         name="planted",
@@ -76,9 +76,9 @@ def planted_units(kind: Kind, *, units: int, context: int, seed: int) -> Planted
 
 
 def planted_windows(planted: Planted, *, context: int, seed: int) -> tuple[WindowSet, BoolArray]:
-    """Cut one window of each unit that holds its whole events; return also where they are, [W, E, T].
+    """Cut one window of each unit with its complete events; return their places too, [W, E, T].
 
-    A drift has reached a third of its height at least.
+    A drift has reached at least a third of its height.
     """
     rng = np.random.default_rng(seed)
     grown = context // 3 if planted.kind == "drift" else EVENT_CYCLES
@@ -100,7 +100,7 @@ def planted_windows(planted: Planted, *, context: int, seed: int) -> tuple[Windo
 
 
 def columns_of(kind: Kind) -> int:
-    """Count the columns of the readings."""
+    """Return the number of columns."""
     return 20 if kind == "drift" else 4
 
 
@@ -119,5 +119,5 @@ def points_at(weight: FloatArray, where: BoolArray) -> float:
 
 
 def drift_leads(sensor_contribution: FloatArray) -> float:
-    """Compute the share of windows in which the drifting column weighs most, of [W, T, F]."""
+    """Compute the share of windows, [W, T, F], in which the drifting column weighs most."""
     return float((np.abs(sensor_contribution).sum(axis=1).argmax(axis=1) == DRIFTING).mean())

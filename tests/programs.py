@@ -24,8 +24,8 @@ PLUGIN_FOLDERS: Final = tuple(
 
 
 def program(name: str) -> str:
-    """The path of a program; without it the test is skipped, or fails where all must be there."""
-    # Debian keeps the programs of a PostgreSQL server beside those of its other versions.
+    """Return the path of a program; if it is missing, skip the test, or fail where all are required."""
+    # Debian has a folder of PostgreSQL programs for each version.
     beside = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
     return (
         shutil.which(name)
@@ -35,7 +35,7 @@ def program(name: str) -> str:
 
 
 def compose() -> list[str]:
-    """How to call docker compose; it needs no engine to check a file."""
+    """Return the command of docker compose, which checks files without an engine."""
     docker = shutil.which("docker")
     if (
         docker
@@ -49,7 +49,7 @@ def compose() -> list[str]:
 
 
 def output_of(*command: str | Path, cwd: Path = ROOT) -> str:
-    """What a program printed; its exit status must be 0."""
+    """Return the output of a program; its exit status must be 0."""
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
     )
@@ -58,12 +58,12 @@ def output_of(*command: str | Path, cwd: Path = ROOT) -> str:
 
 
 def bash_blocks(page: Path) -> list[str]:
-    """The blocks of a document that a reader pastes into a shell."""
+    """Return the shell blocks of a document."""
     return re.findall(r"^```bash\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def pasted(text: str, folder: Path, **environment: str) -> str:
-    """What a block prints in a shell in this folder, with `rul` in reach and no settings but these."""
+    """Run a block in a shell in this folder, with `rul` and only these settings; return its output."""
     clean = {
         name: value
         for name, value in clean_environment().items()

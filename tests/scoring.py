@@ -19,14 +19,14 @@ from tests.tiny_bundle import COLUMNS, pumps
 
 
 def write_pumps(path: Path, units: list[Trajectory] | None = None) -> pa.Table:
-    """Write pumps, five unless others are given; return the table."""
+    """Write pumps, by default five; return the table."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_parquet(path, pumps(units=5, seed=21) if units is None else units, Schema(COLUMNS))
     return pq.read_table(path)
 
 
 def make_job(bundle: Any, source: object, output: object, **options: Any) -> Job:
-    """Describe a run over all windows, unless other options are given."""
+    """Describe a run with these options, by default over all windows."""
     given = {"fleet": None, "every": 1, "part_readings": 65_536, **options}
     return Job(str(bundle.path), str(source), str(output), **given)
 

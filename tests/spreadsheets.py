@@ -27,7 +27,7 @@ PARTS = {
 def write_xlsx(path, rows, *, sheets=("Sheet1",), stray=None):
     """Write rows to the first of these sheets; the others are empty. None is an empty cell.
 
-    `stray` is the place of one more cell.
+    `stray` is the place of one additional cell.
     """
     lines = "".join(f"<row>{''.join(map(_cell, row))}</row>" for row in rows)
     if stray:

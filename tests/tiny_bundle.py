@@ -1,4 +1,4 @@
-"""A tiny bundle, truly trained for a moment and truly exported: what the service is tested against."""
+"""A tiny bundle for tests of the service, really trained for a moment and exported."""
 
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "selfattention": {"convolution": 8, "hidden": 8, "attention": 8, "heads": 2, "head_width": 4},
     "flagship": {"hidden": 4, "perceptron": 32, "attention": 8},
 }
-"""Each network, in a size that trains in a moment."""
+"""Small sizes of each network, which train in a moment."""
 CONFIG = TrainConfig(seed=3, steps=60, batch=64, check_every=30, truncations=6)
 FOLDS = 2
 
 
 def pumps(*, units: int, seed: int) -> list[Trajectory]:
-    """Pumps that wear out over 30 to 70 cycles, under two loads."""
+    """Make pumps that wear out over 30 to 70 cycles, under two loads."""
     rng = np.random.default_rng(seed)
     made = []
     for unit in range(1, units + 1):
@@ -68,7 +68,7 @@ def pumps(*, units: int, seed: int) -> list[Trajectory]:
 
 
 def make_tiny_run(folder: Path, *, network: str = "flagship", **options: Any) -> Path:
-    """Train for a moment in `folder`; a few seconds, always the same."""
+    """Train for a moment in `folder`; takes a few seconds, with the same result each time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -85,7 +85,7 @@ def make_tiny_run(folder: Path, *, network: str = "flagship", **options: Any) ->
 
 
 def make_tiny_bundle(folder: Path, *, network: str = "flagship", **options: Any) -> Path:
-    """Train for a moment and export into `folder`/tiny; its path. A few seconds, always the same."""
+    """Train for a moment, export into `folder`/tiny and return its path; the same result each time."""
     run = make_tiny_run(folder / "tiny-run", network=network, **options)
     export_bundle(Checkpoint.load(run), folder / "tiny", version="1.0.0")
     return folder / "tiny"

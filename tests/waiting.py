@@ -1,4 +1,4 @@
-"""Waiting for events of other processes, which can only be asked and never call back."""
+"""Waiting for events of other processes, by polling."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NOBODY_THERE: Final = (OSError, httpx.TransportError)
 def wait_until(
     predicate: Callable[[], T], seconds: float, *, what: str = "", pause: float = PAUSE_SECONDS
 ) -> T:
-    """Ask until the answer is truthy, and return it.
+    """Poll until the answer is truthy, and return it.
 
     Args:
-        predicate: What to ask. That nobody listens yet counts as "no".
-        seconds: After this long, give up.
-        what: What is waited for, for the message.
-        pause: Seconds between two questions.
+        predicate: Returns the answer; a refused connection counts as false.
+        seconds: Time limit.
+        what: Name of the event, for the message.
+        pause: Seconds between two polls.
 
     Raises:
-        TimeoutError: the answer stayed falsy; names the last answer or error.
+        TimeoutError: the answer stayed falsy; the message has the last answer or error.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""How many units a fleet of replicas serves: one worker measured, its simulation compared, fleets planned.
+"""Capacity of a fleet of replicas: measure one worker, compare its simulation, plan fleets.
 
     python -m tests.benchmarks.capacity --measure --doc docs/scaling.md    # two quiet cores, some ten minutes
     python -m tests.benchmarks.capacity --p99-ms 20 --core-hour 0.05       # plans from service_times.json
@@ -48,13 +48,13 @@ SIZES: Final = (1, 2, 4, 8, 16, 24, 32)
 CALLERS: Final = (1, 8, 64, 256)
 RATED: Final = 64
 SHARES: Final = (0.3, 0.6, 0.8)
-"""Rates of the open loop: shares of the answers a second of `RATED` callers in the same round."""
+"""Rates of the open loop, as shares of the throughput of `RATED` callers in the same round."""
 INTERRUPTED: Final = (32, 16)
-"""A batch, and requests that arrive while it is computed."""
+"""Windows of a batch, and the number of requests that arrive during it."""
 INTERRUPTED_SHARE: Final = 0.8
-"""Share of the time to a batch's first answer in which they arrive."""
+"""Part of the time to a batch's first answer in which these requests arrive."""
 SHARE_OF_BATCHES: Final = 0.5
-"""Time of each size of batches, over that of a load."""
+"""Time for each batch size, over the time of a load."""
 GRAPH_RUNS: Final = 200
 HTTP_DOORS: Final = ("json", "oip json", "binary")
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
@@ -132,7 +132,7 @@ def _arrival_seconds(  # noqa: PLR0917 what the round has measured
     cpu: Mapping[int, float],
     waking: float,
 ) -> float:
-    """Measure what a request costs more that arrives while a batch is computed, beside one of a batch."""
+    """Measure the extra cost of a request that arrives during a batch, over one that is in the batch."""
     size, more = INTERRUPTED
     first = statistics.median(batch.first for batch in batches[size])
     within = INTERRUPTED_SHARE * (first - waking)
@@ -153,7 +153,7 @@ def _typical(batches: Iterable[Batch]) -> float:
 
 
 def _micros(batch: Batch, waking: float) -> tuple[int, int]:
-    """Return a batch in microseconds, without the time in which a stopped worker wakes."""
+    """Return a batch in microseconds, without the wake-up time of a stopped worker."""
     less = min(waking, batch.first)
     return round(1e6 * (batch.first - less)), round(1e6 * (batch.last - less))
 
@@ -179,7 +179,7 @@ def graph_seconds(runtime: OnnxRuntime, window: np.ndarray, size: int) -> float:
 
 
 def _others_seconds(worker: int) -> float:
-    """CPU seconds of other programs on all cores, beside some constant."""
+    """Return CPU seconds of other programs on all cores, up to a constant."""
     busy = psutil.cpu_times()
     return busy.user + busy.nice + busy.system - cpu_seconds([worker, os.getpid()])
 

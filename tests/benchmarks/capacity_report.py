@@ -29,11 +29,11 @@ from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
 from tests.benchmarks.tables import table
 
 MOST_KEPT: Final = 60
-"""Batches of each size that a round keeps for plans, one after the other."""
+"""Consecutive batches of each size that a round keeps for plans."""
 SLICE: Final = 8
-"""Most replicas that are simulated: larger fleets are simulated by this share of them, and of their units."""
+"""Maximum simulated replicas; larger fleets are scaled down to this number, with their units."""
 SECONDS: Final = 2
-"""Simulated time of a fleet. A queue settles within milliseconds."""
+"""Simulated seconds of a fleet. A queue settles within milliseconds."""
 PERCENTS: Final = (20, 40, 60, 80, 90)
 FLEETS: Final = (10_000, 100_000, 1_000_000)
 HOURS_A_MONTH: Final = 730
@@ -41,14 +41,14 @@ SEED: Final = 1
 
 
 class Load(msgspec.Struct, frozen=True):
-    """A load: so many callers in a closed loop, or so many requests a second at random."""
+    """A load: a number of callers in a closed loop, or a rate of random requests per second."""
 
     callers: int = 0
     per_second: float = 0.0
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """Figures of a load: answers a second, and seconds of latency."""
+    """Figures of a load: answers per second, and latency in seconds."""
 
     load: Load
     per_second: float
@@ -57,7 +57,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, load: Load, latencies: Sequence[float], seconds: float) -> Loaded:
-        """Make the figures from the latencies of so many seconds."""
+        """Compute the figures from the latencies of a load of this duration."""
         p50, p99 = np.quantile(latencies, (0.5, 0.99))
         return cls(load, len(latencies) / seconds, float(p50), float(p99))
 
@@ -66,14 +66,14 @@ class Round(msgspec.Struct, frozen=True):
     """A round of the measurement.
 
     Attributes:
-        seed: Seed of the moments of the open loop: the simulation has the same.
+        seed: Seed of the arrival times of the open loop, also in the simulation.
         seconds: Time of each load.
-        micros: By windows, microseconds to the first and to the last answer of batches, in their order.
-        cpu_seconds: By windows of a batch, the worker's CPU time for a window.
-        arrival_seconds: Time that a request costs more if it arrives while a batch is computed.
-        client: Time that the measuring program took.
+        micros: By windows, microseconds to the first and last answer of each batch, in order.
+        cpu_seconds: By windows of a batch, the worker's CPU time per window.
+        arrival_seconds: Extra time of a request that arrives during a batch.
+        client: Time of the measuring program.
         loads: Figures of the loads.
-        simulated: The same of their simulation.
+        simulated: Figures of the simulated loads.
         others: Share of all cores that other programs used.
     """
 
@@ -93,10 +93,10 @@ class Measurement(msgspec.Struct, frozen=True):
 
     Attributes:
         door: Form of the requests.
-        request_bytes: Length of one.
-        failed: Requests that were not answered with 200.
+        request_bytes: Length of a request.
+        failed: Requests with another status than 200.
         memory_mib: The worker's RSS after all loads.
-        graph_seconds: By windows of a batch, the time of the graph alone.
+        graph_seconds: By windows of a batch, the time of the bare graph.
     """
 
     bundle: str
@@ -110,8 +110,8 @@ class Measurement(msgspec.Struct, frozen=True):
     def times(self, rounds: Iterable[Round]) -> ServiceTimes:
         """Join the batches of rounds.
 
-        A request is read in the time that neither the graph nor the sending of answers takes. The CPU
-        time of a batch beyond its last answer is work behind it.
+        The time to read a request is the rest after the graph and the sending of answers. CPU time of a
+        batch beyond its last answer is work after the batch.
         """
         kept = list(rounds)
         batches = {
@@ -136,7 +136,7 @@ def measurements(file: Path) -> list[Measurement]:
     """Read the measurements of a file.
 
     Raises:
-        typer.BadParameter: it cannot be read, or holds something else.
+        typer.BadParameter: the file cannot be read, or has other content.
     """
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[Measurement])
@@ -146,7 +146,7 @@ def measurements(file: Path) -> list[Measurement]:
 
 
 class Plan(NamedTuple):
-    """Workers of a replica, p99 that every unit gets, price of a core for an hour."""
+    """Workers per replica, target p99 of every unit, price of a core per hour."""
 
     workers: int
     p99_seconds: float
@@ -239,7 +239,7 @@ def simulated(times: ServiceTimes, each: Round, load: Load) -> Loaded:
 
 
 def under_load(times: ServiceTimes, plan: Plan) -> str:
-    """Show latency by the load of a core, with every replica and while one of eight is gone."""
+    """Show latency by the load of a core, with all eight replicas and with seven."""
     rows = list[list[object]]()
     for percent in PERCENTS:
         fleet = _slice(times, percent, plan.workers)
@@ -252,7 +252,7 @@ def under_load(times: ServiceTimes, plan: Plan) -> str:
 
 
 def planned(found: Measurement, times: ServiceTimes, plan: Plan) -> str:
-    """Show how many replicas serve a fleet, what they cost, and what a failure and a rollout do."""
+    """Show the replicas that a fleet needs, their cost, and the effect of a failure and a rollout."""
     loads, limit = range(5, 100, 5), f"{1000 * plan.p99_seconds:g} ms"
     held = bisect.bisect(loads, False, key=lambda load: not _holds(times, load, plan))
     if not held:
@@ -286,7 +286,7 @@ def _holds(times: ServiceTimes, percent: int, plan: Plan) -> bool:
 
 
 def _slice(times: ServiceTimes, percent: int, workers: int) -> Fleet:
-    """Make eight replicas with units for this share of their throughput in full batches."""
+    """Make eight replicas, with units for this share of their throughput in full batches."""
     return Fleet(round(percent / 100 * times.most_per_second() * workers * SLICE), SLICE, workers)
 
 

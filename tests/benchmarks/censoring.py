@@ -1,8 +1,8 @@
-"""Figures that a run promises and keeps where units were censored at random.
+"""Promised and actual figures of a run if units are censored at random.
 
-Units of C-MAPSS are seen up to a random cycle, so those that fail within sight are the short lives. Other
-units, seen until they fail, judge the network. The first row leaves the censored units out, the second counts
-failed units for them.
+Records of C-MAPSS units end at a random cycle, so units with a recorded failure have short lives. Other
+units, recorded until they fail, judge the network. The first row omits the censored units, the second weights
+failed units to represent them.
 
     python -m tests.benchmarks.censoring --data train_FD001.txt
 """
@@ -32,9 +32,9 @@ from model.training import TrainConfig, unwatched
 from tests.benchmarks.tables import table
 
 TRAINING: Final = 0.6
-"""Share of the units that train."""
+"""Share of training units."""
 SIGHT: Final = (0.3, 1.5)
-"""Least and most cycles that a unit is seen for, in median lives."""
+"""Minimum and maximum length of a record, in median lives."""
 SHOWN: Final = ("rmse", "bias", "coverage", "coverage_below_cap", "width")
 
 
@@ -43,7 +43,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Updates of each network.")] = 125,
     seed: Annotated[int, typer.Option(help="Seed of the units and of what is seen of them.")] = 0,
 ) -> None:
-    """Print the promised and the kept figures of both rows."""
+    """Print the promised and the actual figures of both rows."""
     torch.set_num_threads(1)
     fleet = fleet_named("cmapss")
     units = read_trajectories([data], fleet)

@@ -1,8 +1,8 @@
-"""A bundle of the sizes that DESIGN's table of others was measured with: speed alone, random weights.
+"""A bundle with the layer sizes that other servers were measured with: random weights, for speed alone.
 
 17 columns -> two convolutions of 64 -> two BiLSTM layers of 64 -> additive attention, 30 cycles. Its
 answers mean nothing; manifest and simulated windows are those of a shipped bundle. Scaling and novelty are
-fitted to such windows: a service that takes every window for a strange one has more to say of it.
+fitted to such windows, because strange windows cause warnings and more work for the service.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Comparable(Amnl):
 
 
 def make_comparable_bundle(folder: Path) -> Path:
-    """Write the bundle `folder`/comparable; its path. Some seconds."""
+    """Write the bundle `folder`/comparable and return its path; takes some seconds."""
     manifest = comparable_manifest()
     made = folder / NAME
     made.mkdir(parents=True)
@@ -61,7 +61,7 @@ def make_comparable_bundle(folder: Path) -> Path:
 
 
 def comparable_manifest() -> Manifest:
-    """The manifest of fd001, with what is the bundle's own."""
+    """Adapt the manifest of fd001 to the bundle."""
     _, manifest = open_bundle(find_bundle("fd001"))
     changes: dict[str, Any] = {"name": NAME, "network": NAME, "version": "0", "context": CYCLES, "heads": 0}
     changes["explains_readings"] = False
@@ -69,7 +69,7 @@ def comparable_manifest() -> Manifest:
 
 
 def comparable_network(manifest: Manifest) -> Comparable:
-    """The network of the bundle, with the same weights each time."""
+    """Build the network of the bundle, always with the same weights."""
     torch.manual_seed(0)
     net = Comparable(_config(manifest)).eval()
     usual = simulated_windows(manifest, count=FITTED_WINDOWS, seed=0)

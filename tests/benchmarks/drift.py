@@ -1,9 +1,9 @@
-"""Whether drift alarms where it should and nowhere else: docs/drift.md.
+"""True and false alarms of the drift monitor, for docs/drift.md.
 
     python -m tests.benchmarks.drift --data FOLDER_OF_CMAPSS --doc docs/drift.md
 
-Fleets that the reference has not seen are sent through the drift monitor as streams of windows, with the
-shipped models' own answers: first as they are, then with a fault of every unit from one moment on.
+Fleets unknown to the reference go through the drift monitor as streams of windows, with the answers of the
+shipped models: first without a fault, then with a fault of every unit from one moment on.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tests.benchmarks.rul_states import replaced
 
 SUBSETS: Final = ("FD001", "FD002", "FD003", "FD004")
 OTHERS: Final = {"FD001": "FD002", "FD003": "FD004"}
-"""A fleet of the same machines in six flight conditions, for one that knew one."""
+"""A fleet of the same machines in six flight conditions, for a model of one condition."""
 EVERY: Final = 100
-"""Windows between two looks."""
+"""Windows between two readings of the monitor."""
 BEFORE: Final = 4000
-"""Windows before a fault: the sliding window is full."""
+"""Windows before a fault, so that the sliding window is full."""
 PATIENCE: Final = 4000
 """Windows after which a fault counts as missed."""
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.drift -->"
@@ -45,15 +45,15 @@ BEGIN: Final = "<!-- made by python -m tests.benchmarks.drift -->"
 
 @dataclass
 class Healthy:
-    """A fleet as it is.
+    """False alarms on a fleet without a fault.
 
     Attributes:
-        model: Whose reference and answers.
-        fleet: Which units, and how they came together.
-        windows: Sent.
-        looks: Times that the monitor was read.
-        alarms: How often each alarm was on.
-        column: How near to its limit the index of a column came; 1 is an alarm.
+        model: Name of the model with the reference and the answers.
+        fleet: Description of the units and their ages.
+        windows: Number of windows sent.
+        looks: Number of readings of the monitor.
+        alarms: Number of readings with each alarm.
+        column: Largest index of a column over its limit; above 1 is an alarm.
         prediction: The same of predictions.
         entropy: Of attention entropy.
     """
@@ -70,7 +70,7 @@ class Healthy:
 
 @dataclass(frozen=True)
 class Found:
-    """A fault: how many windows after it the first alarm came, None: never, and which it was."""
+    """A fault, the number of windows until the first alarm (None: never), and that alarm."""
 
     model: str
     kind: str
@@ -124,7 +124,7 @@ def main(
 def healthy_fleets(
     session: Session, manifest: Manifest, units: Sequence[Trajectory], rng: np.random.Generator
 ) -> Iterator[Healthy]:
-    """Units that nobody trained on, of all ages and all equally old."""
+    """Units that trained no model, of mixed ages and of equal ages."""
     for name, together in (("test units, of all ages", False), ("test units, all equally old", True)):
         stream = places(units, together=together, rng=rng)
         yield watched(Healthy(manifest.name, name), manifest, answered(session, manifest, units, stream))
@@ -133,7 +133,7 @@ def healthy_fleets(
 def halves(
     session: Session, manifest: Manifest, units: Sequence[Trajectory], kind: Fleet, rng: np.random.Generator
 ) -> Iterator[Healthy]:
-    """Whole lives, against a reference of the other half of the units; the network has seen them all."""
+    """Whole lives, against a reference of the other half of the units; all units trained the network."""
     half = fit_reference(units[::2], kind.schema)
     known = manifest.model_copy(update={"regimes": half.regimes, "degradation": half.degradation})
     rest = units[1::2]
@@ -143,7 +143,7 @@ def halves(
 
 
 def watched(row: Healthy, manifest: Manifest, batches: Iterator[Batch]) -> Healthy:
-    """What the monitor says of a healthy fleet."""
+    """Read the monitor on a healthy fleet."""
     for drift in Monitor(manifest).readings_of(counted(row, batches), every=EVERY):
         row.looks += 1
         row.column = max(row.column, *map(nearness, drift.columns.values()))
@@ -155,12 +155,12 @@ def watched(row: Healthy, manifest: Manifest, batches: Iterator[Batch]) -> Healt
 
 
 def nearness(index: DriftIndex) -> float:
-    """How much of its limit an index is."""
+    """Return an index over its limit."""
     return index.psi / index.limit
 
 
 def counted(row: Healthy, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """The batches, counted on their way."""
+    """Yield the batches and count them."""
     for batch in batches:
         row.windows += len(batch[1])
         yield batch
@@ -187,7 +187,7 @@ def new_regimes(
     stream: Sequence[Place],
     foreign: Sequence[Trajectory] | None,
 ) -> Iterator[Found]:
-    """Flight conditions new to the reference: another fleet's, or each of its own left out of it."""
+    """Flight conditions unknown to the reference: another fleet's, or one of its own, removed from it."""
     monitor = Monitor(manifest)
     if foreign is not None:
         before = list(answered(session, manifest, units, stream[:BEFORE]))
@@ -221,7 +221,7 @@ def new_regimes(
 def first_alarm(
     monitor: Monitor, before: Sequence[Batch], after: Iterator[Batch]
 ) -> tuple[int | None, list[str]]:
-    """Windows from the fault to the first alarm, and what it was."""
+    """Return the number of windows from the fault to the first alarm, and the alarm."""
     monitor.clear()
     for drift in monitor.readings_of(before, every=BEFORE):
         if alarms(drift):

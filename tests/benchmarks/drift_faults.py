@@ -1,6 +1,6 @@
-"""What may befall a fleet from one moment on: pure functions of a unit's readings.
+"""Faults of a fleet from one moment on: pure functions of a unit's readings.
 
-Each is told the cycle from which it holds, and leaves all cycles before it as they were.
+Each gets the cycle at which the fault begins, and does not change earlier cycles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from model.domain import FloatArray
 from tests.benchmarks.fault_kinds import KELVIN_PER_RANKINE
 
 Change = Callable[[FloatArray, int], FloatArray]
-"""Readings [N, F] and the first row that is touched -> readings [N, F]."""
+"""Readings [N, F] and the first changed row -> readings [N, F]."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Fault:
     """A fault of every unit of a fleet.
 
     Attributes:
-        kind: As the table has it.
-        where: Which columns.
-        change: What it does.
+        kind: Name in the table.
+        where: Affected columns.
+        change: The function that applies the fault.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Fault:
 
 
 def column_faults(manifest: Manifest) -> Iterator[Fault]:
-    """Every kind, of every sensor in turn."""
+    """Return all kinds of faults, for each sensor."""
     names = manifest.schema_of_columns.names
     sensors = manifest.schema_of_columns.indices("sensor")
     share = np.array([regime.share for regime in manifest.regimes])
@@ -53,7 +53,7 @@ def column_faults(manifest: Manifest) -> Iterator[Fault]:
 
 
 def touched(columns: int | list[int], change: Change) -> Change:
-    """A change of these columns alone, [N, F] or [N], from the given row on."""
+    """Change only these columns, [N, F] or [N], from the given row on."""
 
     def changed(readings: FloatArray, since: int) -> FloatArray:
         after = readings.copy()
@@ -64,20 +64,20 @@ def touched(columns: int | list[int], change: Change) -> Change:
 
 
 def biased(column: int, by: float) -> Change:
-    """A column that is off by a constant; NaN: that is missing."""
+    """Add a constant to a column; NaN makes it missing."""
     return touched(column, lambda readings, since: readings[since:, column] + np.float32(by))
 
 
 def scaled(column: int, factor: float) -> Change:
-    """A column in another engineering unit."""
+    """Convert a column to another engineering unit."""
     return touched(column, lambda readings, since: readings[since:, column] * np.float32(factor))
 
 
 def frozen(column: int) -> Change:
-    """A column that repeats what it said last."""
+    """Repeat the last value of a column."""
     return touched(column, lambda readings, since: readings[max(since - 1, 0), column])
 
 
 def swapped(one: int, other: int) -> Change:
-    """Two columns under each other's names."""
+    """Exchange two columns."""
     return touched([one, other], lambda readings, since: readings[since:, [other, one]])

@@ -1,4 +1,4 @@
-"""What `tests.benchmarks.drift` has found, as tables and a picture."""
+"""Results of `tests.benchmarks.drift`, as tables and a picture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def healthy_table(rows: Sequence[Healthy]) -> str:
-    """False alarms, a line a fleet."""
+    """Tabulate false alarms, one line per fleet."""
     heads = (
         "model",
         "healthy fleet",
@@ -41,7 +41,7 @@ def healthy_table(rows: Sequence[Healthy]) -> str:
 
 
 def faults_table(rows: Sequence[Found]) -> str:
-    """Windows to the first alarm, a line a kind of fault and a column a model; then what was missed."""
+    """Tabulate windows to the first alarm by kind of fault and model; then missed faults."""
     models = list(dict.fromkeys(row.model for row in rows))
     kinds = dict.fromkeys(row.kind for row in rows)
     lines = (
@@ -68,7 +68,7 @@ def _cell(rows: Sequence[Found]) -> str:
 
 
 def picture(curves: Mapping[str, Curve], path: Path, *, since: int, every: int) -> None:
-    """The index over windows, healthy against faulty, a panel a model."""
+    """Draw the index over windows, healthy and faulty, one panel per model."""
     require_matplotlib()
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
-"""Fleets as streams of windows, and what the drift monitor makes of them.
+"""Fleets as streams of windows for the drift monitor.
 
-A stream takes all units of a fleet cycle by cycle: each unit that runs sends the window that ends at its
-present cycle, then the next unit. Units join at random within the first 200 cycles, so that all ages are
-mixed, or all at once, so that the whole fleet is equally old. Answers are the bundle's own, by ONNX Runtime.
+A stream goes through a fleet cycle by cycle: at each cycle every running unit sends the window that ends
+there. Units join at random within the first 200 cycles, so ages are mixed, or all at once, so ages are equal.
+Answers come from the bundle, by ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Batch = tuple[Answers, list[str | None]]
 
 @dataclass(frozen=True)
 class Place:
-    """Which window is sent: of which unit of a fleet, up to which of its rows."""
+    """A window to send: its unit in the fleet, and its last row."""
 
     unit: int
     row: int
 
 
 def places(units: Sequence[Trajectory], *, together: bool, rng: np.random.Generator) -> list[Place]:
-    """The windows of a fleet in the order in which they are sent."""
+    """Return the windows of a fleet in the order of sending."""
     joins = [0 if together else int(rng.integers(JOIN_WITHIN)) for _ in units]
     last = max(join + len(unit) for join, unit in zip(joins, units, strict=True))
     return [
@@ -52,7 +52,7 @@ def places(units: Sequence[Trajectory], *, together: bool, rng: np.random.Genera
 def changed(
     units: Sequence[Trajectory], stream: Sequence[Place], change: Change, *, since: int
 ) -> list[Trajectory]:
-    """The fleet with a fault from the place `since` of its stream on."""
+    """Return the fleet with a fault from index `since` of its stream on."""
     first: dict[int, int] = {}
     for place in stream[since:]:
         first.setdefault(place.unit, place.row)
@@ -65,7 +65,7 @@ def changed(
 def answered(
     session: Session, manifest: Manifest, units: Sequence[Trajectory], stream: Sequence[Place]
 ) -> Iterator[Batch]:
-    """Batches of a stream with the model's answers."""
+    """Yield batches of a stream with the model's answers."""
     rules = WindowRules.of(manifest, max_window_cycles=manifest.context)
     for start in range(0, len(stream), AT_ONCE):
         these = stream[start : start + AT_ONCE]
@@ -90,16 +90,16 @@ class Monitor:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Reset the monitor."""
         self.storage = np.zeros(BLOCKS * block_size(self.reference))
         self.counts = DriftCounts(self.storage, self.reference)
 
     def read(self) -> Drift:
-        """What it says by now."""
+        """Return the current report."""
         return drift_of(self.storage, self.reference)
 
     def readings_of(self, batches: Iterator[Batch] | Sequence[Batch], *, every: int) -> Iterator[Drift]:
-        """What it says after every so many windows."""
+        """Yield the report at regular numbers of windows."""
         waiting = 0
         for batch in batches:
             self.counts.count(*batch)
@@ -110,7 +110,7 @@ class Monitor:
 
 
 def alarms(drift: Drift) -> list[str]:
-    """What is beyond its limit: columns by name, `regime`, `prediction`, `entropy`."""
+    """Return the names beyond their limits: columns, `regime`, `prediction`, `entropy`."""
     others = {
         "regime": drift.unseen > UNSEEN_LIMIT,
         "prediction": drift.prediction.drifting,

@@ -1,8 +1,8 @@
-"""How long a full explanation of one window takes, at rest: the figures of docs/explanations.md.
+"""Latency of a full explanation of one window without other load: the figures of docs/explanations.md.
 
     python -m tests.benchmarks.explain [--bundle fd001] [--requests 300]
 
-One caller asks a service on all cores for windows of simulated units, as long as the model reads.
+One caller sends full windows of simulated units to a service on all cores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.benchmarks.front_ends import serving
 
 
 def bodies(bundle: str, count: int) -> list[bytes]:
-    """Write a request for the last window of each of so many units."""
+    """Write a request for the last window of each of `count` units."""
     _, manifest = open_bundle(find_bundle(bundle))
     units = simulate(manifest, manifest.schema_of_columns, units=count, seed=0)
     long = [unit for unit in units if len(unit) >= manifest.context]
@@ -35,7 +35,7 @@ def bodies(bundle: str, count: int) -> list[bytes]:
 
 
 def main(*, bundle: str = "fd001", requests: int = 300, server: str = "envoy") -> None:
-    """Print quantiles of the seconds of each path, in milliseconds."""
+    """Print latency quantiles of each path, in milliseconds."""
     sent = bodies(bundle, 40)
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -1,4 +1,4 @@
-"""The kinds of windows that `tests.benchmarks.rul_states` asks about: which fault, of which columns."""
+"""Kinds of windows for `tests.benchmarks.rul_states`: the fault and its columns."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Kind:
     """Windows of one kind.
 
     Attributes:
-        name: As the table has it.
-        windows: What is asked about.
-        paired: True where they are the model's own windows with a fault, one for one.
+        name: Name in the table.
+        windows: The windows to answer.
+        paired: Whether they are the model's own windows with a fault, one for one.
     """
 
     name: str
@@ -41,7 +41,7 @@ def faulty_kinds(
     *,
     rng: np.random.Generator,
 ) -> list[Kind]:
-    """The model's own windows, those of each fleet, and its own with every fault."""
+    """Return the model's own windows, those of each fleet, and its own with every fault."""
     context = manifest.context
     young = [
         Kind(
@@ -117,7 +117,7 @@ def _of_readings(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -
 
 
 def _moments(manifest: Manifest) -> tuple[FloatArray, FloatArray]:
-    """Mean over all regimes, and standard deviation within them, of each column."""
+    """Return each column's mean over all regimes and standard deviation within them."""
     share = np.array([regime.share for regime in manifest.regimes])[:, None]
     mean = np.array([regime.mean for regime in manifest.regimes])
     deviation = np.array([regime.standard_deviation for regime in manifest.regimes])

@@ -1,7 +1,7 @@
-"""What goes wrong with readings on their way to a model: pure functions of windows.
+"""Faults of readings before they reach a model: pure functions of windows.
 
-Each gives new windows in which the readings that a fault touches are others and all else is as it was;
-padding stays padding. `which`, bool [W, F], says which columns of which window are touched.
+Each returns new windows in which only the readings with the fault differ; padding stays padding. `which`,
+bool [W, F], selects the columns of each window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from model.domain import BoolArray, FloatArray, IntArray, Trajectory, WindowSet,
 def random_windows(
     trajectories: Sequence[Trajectory], *, context: int, per_unit: int, rng: np.random.Generator
 ) -> WindowSet:
-    """Windows that end at random cycles of each unit, all equally likely; it need not have failed."""
+    """Cut windows at random cycles of each unit, all equally likely; the unit need not have failed."""
     ends = [
         np.sort(rng.choice(len(trajectory), size=min(per_unit, len(trajectory)), replace=False))
         for trajectory in trajectories
@@ -27,42 +27,42 @@ def random_windows(
 
 
 def young_windows(trajectories: Sequence[Trajectory], *, context: int, cycles: int) -> WindowSet:
-    """The first so many cycles of each unit: its whole life."""
+    """Cut a window of the first cycles of each unit, as if it were the whole life."""
     ends = [np.array([min(cycles, len(trajectory)) - 1]) for trajectory in trajectories]
     return _windows(trajectories, ends, context=context)
 
 
 def one_each(windows: WindowSet, columns: Sequence[int]) -> BoolArray:
-    """One of these columns in each window, in turn: bool [W, F]."""
+    """Select one of these columns in each window, in turn: bool [W, F]."""
     which = every(windows, [])
     which[np.arange(len(windows)), np.resize(columns, len(windows))] = True
     return which
 
 
 def every(windows: WindowSet, columns: Sequence[int]) -> BoolArray:
-    """All of these columns in each window: bool [W, F]."""
+    """Select all of these columns in each window: bool [W, F]."""
     which = np.zeros((len(windows), windows.readings.shape[2]), dtype=np.bool_)
     which[:, list(columns)] = True
     return which
 
 
 def scaled(windows: WindowSet, which: BoolArray, factor: float) -> WindowSet:
-    """Readings in another engineering unit, a factor away."""
+    """Multiply readings by a factor, as in another engineering unit."""
     return _changed(windows, which, windows.readings * np.float32(factor))
 
 
 def shifted(windows: WindowSet, which: BoolArray, by: ArrayLike) -> WindowSet:
-    """Readings that are off by a constant; `by` is [F]."""
+    """Add a constant to readings; `by` is [F]."""
     return _changed(windows, which, windows.readings + np.asarray(by, dtype=np.float32))
 
 
 def stuck(windows: WindowSet, which: BoolArray, at: ArrayLike) -> WindowSet:
-    """Columns that say the same at every cycle; `at` is [F]."""
+    """Set columns to one value at all cycles; `at` is [F]."""
     return _changed(windows, which, np.broadcast_to(np.asarray(at, np.float32), windows.readings.shape))
 
 
 def frozen(windows: WindowSet, which: BoolArray, *, last: int | None = None) -> WindowSet:
-    """Columns that repeat what they said before the last so many cycles, or at the first of all."""
+    """Repeat the value of columns before the last `last` cycles; without `last`, their first value."""
     cycles = windows.readings.shape[1]
     since = np.zeros_like(windows.lengths) if last is None else np.maximum(windows.lengths - 1 - last, 0)
     rows = np.minimum(np.arange(cycles), since[:, None])  # [W, T]
@@ -70,7 +70,7 @@ def frozen(windows: WindowSet, which: BoolArray, *, last: int | None = None) -> 
 
 
 def swapped(windows: WindowSet, pairs: ArrayLike) -> WindowSet:
-    """Two columns under each other's names; `pairs` is [W, 2]."""
+    """Exchange two columns; `pairs` is [W, 2]."""
     pairs = np.asarray(pairs)
     order = np.tile(np.arange(windows.readings.shape[2]), (len(windows), 1))
     np.put_along_axis(order, pairs, pairs[:, ::-1], axis=1)
@@ -78,12 +78,12 @@ def swapped(windows: WindowSet, pairs: ArrayLike) -> WindowSet:
 
 
 def random_pairs(windows: WindowSet, columns: Sequence[int], rng: np.random.Generator) -> IntArray:
-    """Two different ones of these columns for each window, int [W, 2]."""
+    """Choose two different columns of these for each window, int [W, 2]."""
     return np.stack([rng.choice(columns, size=2, replace=False) for _ in range(len(windows))])
 
 
 def permuted(windows: WindowSet, columns: Sequence[int], rng: np.random.Generator) -> WindowSet:
-    """These columns all under another one's name, the same in each window."""
+    """Permute these columns, the same way in each window."""
     order = rng.permutation(columns)
     readings = windows.readings.copy()
     readings[:, :, order] = windows.readings[:, :, np.roll(order, 1)]
@@ -91,7 +91,7 @@ def permuted(windows: WindowSet, columns: Sequence[int], rng: np.random.Generato
 
 
 def out_of_order(windows: WindowSet, rng: np.random.Generator) -> WindowSet:
-    """The cycles of each window in random order."""
+    """Shuffle the cycles of each window."""
     key = rng.random(windows.readings.shape[:2])
     key[_padding(windows)] = 2.0
     return replace(
@@ -100,13 +100,13 @@ def out_of_order(windows: WindowSet, rng: np.random.Generator) -> WindowSet:
 
 
 def missing(windows: WindowSet, which: BoolArray, *, share: float, rng: np.random.Generator) -> WindowSet:
-    """So many of the readings of these columns missing, at random."""
+    """Remove a share of the readings of these columns, at random."""
     lost = rng.random(windows.readings.shape) < share
     return _changed(windows, which, np.where(lost, np.float32(np.nan), windows.readings))
 
 
 def last_kept(windows: WindowSet, cycles: int) -> WindowSet:
-    """Nothing kept but the last so many cycles; how old the unit is stays known."""
+    """Keep only the last cycles of each window; the age of the unit stays known."""
     kept = [
         readings[max(length - cycles, 0) : length]
         for readings, length in zip(windows.readings, windows.lengths.tolist(), strict=True)
@@ -119,7 +119,7 @@ def last_kept(windows: WindowSet, cycles: int) -> WindowSet:
 
 
 def of_unknown_age(windows: WindowSet) -> WindowSet:
-    """Nobody knows the number of the last cycle."""
+    """Remove the number of the last cycle."""
     return replace(windows, last_cycle=np.full_like(windows.last_cycle, np.nan))
 
 

@@ -1,9 +1,9 @@
-"""A fleet in front of replicas, event by event: measured service times in, latency and losses out.
+"""Event simulation of a fleet that calls replicas: measured service times in, latency and losses out.
 
     callers or units -> balancer (least connections) -> replica -> one of its workers (a core each)
 
-A worker follows the rule of `service.core.batcher` with batches on the event loop: the windows that wait
-when its core is free become one batch. Each request has one window. Times are in seconds. The simulation
+A worker follows the rule of `service.core.batcher` with batches on the event loop: when its core is free, all
+waiting windows become one batch. Each request has one window. Times are in seconds. The simulation
 must not know how service times are measured: `lone_worker` measures them.
 """
 
@@ -24,7 +24,7 @@ from service.settings import Settings
 
 MOST_WINDOWS: Final[int] = Settings.model_fields["max_batch_windows"].default
 LONGEST_WAIT: Final[float] = WAIT_SHARE * Settings.model_fields["request_timeout_seconds"].default
-"""A request that has waited longer at its turn is refused (docs/adr/0014)."""
+"""Maximum wait in seconds; a request that has waited longer is refused (docs/adr/0014)."""
 Process = Generator[simpy.Event, Any, None]
 
 
@@ -36,13 +36,13 @@ class Batch(NamedTuple):
 
 
 class ServiceTimes:
-    """Measured batches by their number of windows, in the order of their measurement.
+    """Measured batches by number of windows, in the order of measurement.
 
     Attributes:
         read_seconds: Part of a batch's time in which one request is received and decoded. Requests that
             arrive meanwhile join the batch.
-        arrival_seconds: Time that a request costs more if it arrives while a batch is computed: it wakes
-            threads, which are awake while answers are sent.
+        arrival_seconds: Extra time of a request that arrives during a batch: it wakes threads, which are
+            already awake while answers are sent.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ServiceTimes:
         arrival_seconds: float = 0.0,
         after: Mapping[int, float] | None = None,
     ) -> None:
-        """Take batches by their number of windows, and the seconds of work behind the last answer of each."""
+        """Take batches by number of windows, and the seconds of work after each one's last answer."""
         self.read_seconds: Final = read_seconds
         self.arrival_seconds: Final = arrival_seconds
         self.measured: Final = measured
@@ -66,11 +66,11 @@ class ServiceTimes:
         return float(np.interp(windows, self._sizes, self._means))
 
     def after(self, windows: int) -> float:
-        """Interpolate the time behind a batch's last answer in which its worker's core is still at work."""
+        """Interpolate the time after a batch's last answer in which the core is still busy."""
         return float(np.interp(windows, self._sizes, self._after))
 
     def most_per_second(self) -> float:
-        """Return the throughput of a worker with a backlog, in windows a second."""
+        """Return the throughput of a worker with a backlog, in windows per second."""
         return MOST_WINDOWS / (self.mean_seconds(MOST_WINDOWS) + self.after(MOST_WINDOWS))
 
     def nearest(self, windows: int) -> int:
@@ -79,7 +79,7 @@ class ServiceTimes:
 
 
 class Replay:
-    """Measured batches of each size one after the other, from a random one on: slow moments stay together."""
+    """Measured batches of each size in order, from a random start, so that slow moments stay together."""
 
     def __init__(self, times: ServiceTimes, rng: Random) -> None:
         self._times: Final = times
@@ -100,10 +100,10 @@ class Outcome:
     """Outcome of every request.
 
     Attributes:
-        latencies: Seconds of each answered request since it was due.
+        latencies: Seconds from the due time to the answer of each answered request.
         refused: Requests that waited too long.
         seconds: Length of the simulation, until the last answer.
-        lost: Requests that a replica held when it died, or that found no replica.
+        lost: Requests in flight at a replica when it died, or without any replica.
     """
 
     latencies: list[float] = field(default_factory=list)
@@ -113,12 +113,12 @@ class Outcome:
 
     @property
     def requests(self) -> int:
-        """All requests that have ended."""
+        """Number of finished requests."""
         return len(self.latencies) + self.refused + self.lost
 
 
 class Worker:
-    """One core. `answer` and `refuse` get the moment at which the request was due."""
+    """One core. `answer` and `refuse` get the due time of the request."""
 
     def __init__(
         self,
@@ -136,13 +136,13 @@ class Worker:
         self._answer: Final = answer
         self._refuse: Final = refuse
         self._most: Final = most_windows
-        self.held: Final[deque[tuple[float, float]]] = deque()  # due, arrived; those of the batch first
+        self.held: Final[deque[tuple[float, float]]] = deque()  # due, arrival; the batch first
         self._computes = False
         self._interrupted_seconds = 0.0
         self.start()
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         self._arrival = self._env.event()
         self._process = self._env.process(self._serve())
 
@@ -155,7 +155,7 @@ class Worker:
             self._arrival.succeed()
 
     def kill(self) -> int:
-        """Stop at once; return the number of requests that are lost."""
+        """Stop at once; return the number of lost requests."""
         lost = len(self.held)
         self.held.clear()
         self._process.interrupt()
@@ -195,7 +195,7 @@ class Worker:
 
 
 class Replica:
-    """Workers behind one port: the kernel deals connections to them at random."""
+    """Workers on one port; the kernel assigns connections at random."""
 
     def __init__(self, workers: Sequence[Worker], rng: Random) -> None:
         self.workers: Final = workers
@@ -207,7 +207,7 @@ class Replica:
         return sum(len(worker.held) for worker in self.workers)
 
     def submit(self, due: float) -> None:
-        """Give a request to a worker."""
+        """Pass a request to a worker."""
         self._rng.choice(self.workers).submit(due)
 
     def start(self) -> None:
@@ -216,12 +216,12 @@ class Replica:
             worker.start()
 
     def kill(self) -> int:
-        """Kill every worker; return the number of requests that are lost."""
+        """Kill every worker; return the number of lost requests."""
         return sum(worker.kill() for worker in self.workers)
 
 
 class Balancer:
-    """Sends each request to the ready replica with the fewest in flight; equals take turns."""
+    """Sends each request to the ready replica with the fewest in flight, in turn if several are equal."""
 
     def __init__(self, replicas: Iterable[Replica], outcome: Outcome) -> None:
         self.ready: Final = deque(replicas)
@@ -237,7 +237,7 @@ class Balancer:
 
 
 class Fleet(NamedTuple):
-    """Units that report once a second, through replicas with so many workers each."""
+    """Units that report once a second, and replicas with this number of workers each."""
 
     units: int
     replicas: int
@@ -246,7 +246,7 @@ class Fleet(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """The simulated fleet that a trouble acts on."""
+    """The simulated fleet to which a fault is applied."""
 
     env: simpy.Environment
     balancer: Balancer
@@ -258,9 +258,9 @@ Trouble = Callable[[Site], Process]
 
 
 def failure(*, at: float, seconds: float, lame_duck: float = 0.0, replicas: int | None = 1) -> Trouble:
-    """Kill replicas one after the other, one or all; each is back after so many seconds.
+    """Kill one replica, or all in turn; each restarts after `seconds`.
 
-    The balancer notices at once. Before it is killed, a replica answers for `lame_duck` seconds without new
+    The balancer notices at once. Before the kill, a replica answers for `lame_duck` seconds without new
     requests.
     """
 
@@ -283,7 +283,7 @@ rollout: Final = partial(failure, replicas=None)
 def simulate(
     fleet: Fleet, times: ServiceTimes, *, seconds: int, seed: int, trouble: Trouble | None = None
 ) -> Outcome:
-    """Let every unit report in each second, at its own moment of the second."""
+    """Let every unit report once a second, each at its own offset."""
     env, rng, outcome = simpy.Environment(), Random(seed), Outcome()
 
     def answer(due: float) -> None:

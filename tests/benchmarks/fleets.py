@@ -1,9 +1,9 @@
-"""Fleets that wear in different ways, from file to figures as a user goes: network against gradient boosting.
+"""Fleets with different kinds of wear, by the commands of a user: network against gradient boosting.
 
     python -m tests.benchmarks.fleets FOLDER [--fleet ratio ...] [--units 8]
 
-Each fleet is written as CSV, described by `rul fleet init` and trained by `rul train` without options; a run
-in FOLDER is used again. The table has the figures of `rul train`: five folds of held-out units, 95 %
+Each fleet is written as CSV, described by `rul fleet init` and trained by `rul train` without options. Runs
+in FOLDER are reused. The table has the figures of `rul train`: five folds of held-out units, 95 %
 intervals over units, the difference with units in pairs.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 LONG_UNITS: Final = 15
-"""Most units of `long`."""
+"""Maximum units of `long`."""
 SEED: Final = 7
 
 Rng = np.random.Generator
@@ -31,7 +31,7 @@ Columns = dict[str, NDArray[np.float64]]
 
 
 def variance(rng: Rng) -> Columns:
-    """Only the spread of two columns grows."""
+    """Wear increases only the spread of two columns."""
     left = _cycles_left(rng)
     spread = 1 + 3 * np.exp(-left / rng.uniform(20, 35))
     return {
@@ -43,7 +43,7 @@ def variance(rng: Rng) -> Columns:
 
 
 def wiener(rng: Rng) -> Columns:
-    """Wear is a random walk with the unit's own drift, and fails at a bound."""
+    """Wear is a random walk with a drift of each unit; the unit fails at a bound."""
     drift, wear = np.exp(rng.normal(np.log(0.005), 0.3)), [0.0]
     while wear[-1] < 1:
         wear.append(wear[-1] + rng.normal(drift, 0.02))
@@ -52,7 +52,7 @@ def wiener(rng: Rng) -> Columns:
 
 
 def usage(rng: Rng) -> Columns:
-    """Load that adds up to the unit's limit fails it; nothing shows the sum."""
+    """A unit fails when the sum of its load reaches its limit; no column shows the sum."""
     limit, damage, load = rng.normal(100, 3), 0.0, list[float]()
     level = rng.uniform(0.3, 1.2)
     while damage < limit:
@@ -66,7 +66,7 @@ def usage(rng: Rng) -> Columns:
 
 
 def ratio(rng: Rng) -> Columns:
-    """The ratio of two columns wears, under a load that is drawn anew each cycle."""
+    """Wear changes the ratio of two columns, under a random load at each cycle."""
     left = _cycles_left(rng)
     efficiency = 0.9 - 0.25 * np.exp(-left / rng.uniform(30, 60))
     power, n = rng.uniform(50, 150, len(left)), len(left)
@@ -78,7 +78,7 @@ def ratio(rng: Rng) -> Columns:
 
 
 def modes(rng: Rng) -> Columns:
-    """Two ways to fail, each with a column of its own, and two columns that show both."""
+    """Two failure modes, each with its own column, and two columns that show both."""
     left, first = _cycles_left(rng), rng.random() < 0.5
     wear, n = np.exp(-left / rng.uniform(15, 50)), len(left)
     return {
@@ -120,7 +120,7 @@ def long(rng: Rng) -> Columns:
 
 
 def conditions(rng: Rng) -> Columns:
-    """Speed and force of a unit, of three pairs, set how fast it wears and what its sensors read."""
+    """Speed and force of a unit, one of three pairs, set its rate of wear and its sensor levels."""
     hard = rng.integers(3)
     n = int(np.clip(rng.lognormal(np.log([260, 170, 110][hard]), 0.15), 40, 500))
     wear = (np.arange(1, n + 1) / n) ** rng.uniform(2, 3)
@@ -139,12 +139,12 @@ FLEETS: Final[dict[str, Callable[[Rng], Columns]]] = {
 
 
 def _cycles_left(rng: Rng) -> NDArray[np.int64]:
-    """Draw a life of 120 to 279 cycles and return what is left of it at each."""
+    """Draw a life of 120 to 279 cycles and return the RUL at each."""
     return np.arange(rng.integers(120, 280) - 1, -1, -1)
 
 
 def write_fleet(folder: Path, name: str, *, units: int) -> tuple[Path, Path]:
-    """Write a fleet's units, and its description by `rul fleet init`."""
+    """Write a fleet's units, and its fleet file by `rul fleet init`."""
     data, described = folder / f"{name}.csv", folder / f"{name}.toml"
     rng = np.random.default_rng([SEED, list(FLEETS).index(name)])
     parts: list[pa.Table] = []
@@ -177,7 +177,7 @@ def _rul(*arguments: str | Path) -> None:
 
 
 def main() -> None:
-    """Print a row a fleet."""
+    """Print one row per fleet."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
-"""The floor under test: a minimal handler of the same graph on the same front end, a worker a core.
+"""The floor: a minimal handler of the same graph on the same front end, one worker per core.
 
     python -m tests.benchmarks.floor PORT
 
 `FLOOR_HANDLER` names the handler's file, an ASGI application `app` that reads the graph at
-`MODEL_PATH`. Workers have what the service gives its own: one event loop each, SCHED_BATCH and the
-interpreter's settings. `make_floor_graph` writes the graph, with the names that the handler uses.
+`MODEL_PATH`. Workers are set up as those of the service: one event loop each, SCHED_BATCH and the same
+interpreter settings. `make_floor_graph` writes the graph, with the names that the handler uses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ READY: Final = b"ready\n"
 
 
 def make_floor_graph(bundle: Path, path: Path) -> None:
-    """Write a bundle's graph with the handler's names; units are as old as their windows are long."""
+    """Write a bundle's graph with the handler's names; the age of a unit is the length of its window."""
     graph = onnx.load(str(bundle / "model.onnx"))
     for each in [*graph.graph.input, *graph.graph.output]:
         each.name = NAMES.get(each.name, each.name)

@@ -1,6 +1,6 @@
 """A worker of the floor: the handler that `FLOOR_HANDLER` names, with the service's interpreter settings.
 
-It imports nothing else: a worker's memory is measured.
+It imports nothing else, because a worker's memory is measured.
 """
 
 from __future__ import annotations

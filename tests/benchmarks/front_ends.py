@@ -1,9 +1,10 @@
 """The service under load, front ends side by side: `make bench`.
 
-For each model and front end, each round measures the ceiling (bare ONNX Runtime, one process a
-core, batch 32) and then every load, on the same cores: on a machine whose speed drifts within
-minutes only such ratios compare. Two models: a shipped bundle, and one of the sizes that others
-were measured with (`comparable`, random weights). Needs wrk and h2load (Debian: wrk, nghttp2-client).
+For each model and front end, each round measures the ceiling (bare ONNX Runtime, one process per
+core, batch 32) and then every load, on the same cores. On a machine whose speed drifts within
+minutes, only these ratios are comparable. Two models: a shipped bundle, and one with the layer sizes
+that other servers were measured with (`comparable`, random weights).
+Needs wrk and h2load (Debian: wrk, nghttp2-client).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Figures = dict[str, list[float]]
 
 
 class Served(NamedTuple):
-    """A running server: HTTP URL, gRPC target, its processes, seconds until every worker was ready."""
+    """A running server: HTTP URL, gRPC target, processes, seconds until every worker was ready."""
 
     http: str
     target: str
@@ -56,7 +57,7 @@ class Served(NamedTuple):
         return sum(psutil.Process(pid).memory_info().rss for pid in self.pids) / 2**20
 
     def workers(self) -> list[int]:
-        """The worker processes; behind uvicorn all of them."""
+        """The worker processes; with uvicorn, all processes."""
         return [pid for pid in self.pids if psutil.Process(pid).name() == "envoy"] or self.pids
 
 
@@ -69,7 +70,7 @@ def main(
     ] = 3,
     output: Path = Path("bench-results"),
 ) -> None:
-    """Measure, and leave front_ends.md and front_ends.json in OUTPUT."""
+    """Measure, and write front_ends.md and front_ends.json to OUTPUT."""
     require_generators()
     kept: dict[str, dict[str, Figures]] = {}
     chosen = [(bundle, server) for bundle in bundles.split(",") for server in servers.split(",")]
@@ -98,7 +99,7 @@ def _bundle(name: str, folder: Path) -> str:
 def measure_all(
     calls_for: CallsFor, loads: Sequence[Load], served: Served, seconds: float, figures: Figures
 ) -> None:
-    """Put a server under each load; note also its start and its memory after the last one."""
+    """Measure a server under each load; record its start time, and its memory after the last load."""
     figures.setdefault("ready s", []).append(served.ready)
     for load in loads:
         measure(load, calls_for(load), served, seconds, figures)
@@ -106,7 +107,7 @@ def measure_all(
 
 
 def measure(load: Load, calls: Sequence[Any], served: Served, seconds: float, figures: Figures) -> None:
-    """Put a server under a load of these calls, and add what came of it."""
+    """Put a server under a load of these calls, and record the outcome."""
     busy, start = cpu_seconds(served.pids), time.perf_counter()
     got = put_under(load, calls, served.http, served.target, seconds)
     used, took = cpu_seconds(served.pids) - busy, min(time.perf_counter() - start, seconds)
@@ -131,7 +132,7 @@ COLUMNS = (
 
 
 def section(title: str, figures: Figures, loads: Sequence[Load]) -> str:
-    """Figures of a server under these loads: medians over the rounds."""
+    """Compute the figures of a server under these loads: medians over the rounds."""
     value = {name: statistics.median(values) for name, values in figures.items()}
     return (
         f"### {title}\n\n"
@@ -143,7 +144,7 @@ def section(title: str, figures: Figures, loads: Sequence[Load]) -> str:
 
 
 def load_table(figures: Figures, loads: Sequence[Load]) -> str:
-    """A line a load."""
+    """Write one line per load."""
     rows = (
         [load, *(f"{statistics.median(figures[f'{load}: {name}']):,.{digits}f}" for name, digits in COLUMNS)]
         for load in loads
@@ -152,7 +153,7 @@ def load_table(figures: Figures, loads: Sequence[Load]) -> str:
 
 
 def measure_ceiling(bundle: str, seconds: float, figures: Figures, *, batch: int = CEILING_BATCH) -> None:
-    """Bare ONNX Runtime, one process a core, and one window alone; where ours must come close to."""
+    """The ceiling: bare ONNX Runtime with one process per core, and one window alone."""
     with get_context("spawn").Pool(CORES) as pool:
         found = pool.starmap(_bare, [(bundle, seconds, batch)] * CORES)
     figures.setdefault("ceiling windows/s", []).append(sum(rate for rate, _, _ in found))
@@ -161,7 +162,7 @@ def measure_ceiling(bundle: str, seconds: float, figures: Figures, *, batch: int
 
 
 def _bare(bundle: str, seconds: float, batch: int) -> tuple[float, float, float]:
-    """Windows a second and CPU seconds for a thousand in batches; milliseconds of one window alone."""
+    """Windows per second and CPU seconds per thousand in batches; milliseconds of one window alone."""
     runtime = OnnxRuntime.load(find_bundle(bundle))
     window = window_of(bundle)
     one, many = batch_of(window, 1), batch_of(window, batch)
@@ -186,9 +187,9 @@ def serving(
 
     Args:
         server: One of `SERVERS`.
-        bundle: What is loaded, separated by commas.
-        folder: Where the server keeps its store.
-        checkout: The version that serves, with an environment of its own where it is not this one.
+        bundle: Bundles to load, separated by commas.
+        folder: Folder of the server's store.
+        checkout: Checkout of the served version; another checkout than this has its own environment.
         settings: Other settings of the service.
     """
     front_end, workers = "uvicorn" if server == "uvicorn" else "envoy", CORES if server == "envoy" else 1
@@ -206,12 +207,12 @@ def serving(
 
 
 def programs_of(checkout: Path) -> Path:
-    """The folder of a checkout's own programs."""
+    """Return the folder of a checkout's programs."""
     return checkout / ".venv" / "dev" / "bin"
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Seconds of CPU that the server has used."""
+    """Return the CPU seconds of the server."""
     times = [psutil.Process(pid).cpu_times() for pid in pids]
     return sum(t.user + t.system for t in times)
 

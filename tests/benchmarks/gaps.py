@@ -1,10 +1,10 @@
-"""The error that gaps of cycles cost, by both ways to cut a window, as a table.
+"""Errors due to gaps of cycles, for both ways to cut a window, as a table.
 
     python -m tests.benchmarks.gaps --data FOLDER [--bundles fd001,fd002,fd003,fd004]
 
-Cycles of the training units are dropped at random. A window by cycle counts them as missing, as the product
-does; a window by reading has the readings around a gap side by side. Both end at the same reading. The
-networks have seen these units, so errors compare the two ways and are no measure of accuracy.
+Cycles of the training units are dropped at random. A window by cycle counts them as missing, as the service
+does; a window by reading puts the readings around a gap side by side. Both end at the same reading. The
+networks were trained on these units, so the errors compare the two ways but do not measure accuracy.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(
 def cut_both_ways(
     units: list[Trajectory], manifest: Manifest, share: float, rng: np.random.Generator
 ) -> Iterator[tuple[WindowSet, WindowSet]]:
-    """Yield windows by cycle and by reading, without a share of the cycles before the last."""
+    """Yield windows by cycle and by reading, with a share of the cycles before the last dropped."""
     for unit in units:
         for end in rng.integers(SHORTEST, len(unit) - 1, PER_UNIT).tolist():
             kept = np.append(np.flatnonzero(rng.random(end) >= share), end)

@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.gpu --providers cpu,cuda,tensorrt
 
-Windows a second of the graph as it is served (copies included) for each size of batch, beside the same
-network in PyTorch, eager and compiled, and beside the limits of copying and of arithmetic. Then the
-service on each provider, with the largest useful batch: on the CPU with a worker a core, on a GPU with
-several numbers of workers. A provider that this machine does not have is named at the end. PyTorch measures
+Windows per second of the served graph (copies included) for each batch size, beside the same network in
+PyTorch, eager and compiled, and beside the limits of copying and of arithmetic. Then the service on each
+provider, with the largest useful batch: on the CPU with one worker per core, on a GPU with several numbers
+of workers. Providers that this machine lacks are named at the end. PyTorch measures
 `comparable` only: other bundles hold no network.
 Needs wrk and h2load (Debian: wrk, nghttp2-client).
 """
@@ -40,7 +40,7 @@ from tests.benchmarks.payloads import calls_of
 from tests.benchmarks.tables import table
 
 USEFUL: Final = 0.95
-"""A batch is useful if no larger one is faster by more."""
+"""Minimum throughput of a useful batch, as a share of the largest throughput."""
 LOADS: Final = tuple(
     Load(protocol, callers, windows)
     for protocol in ("json", "binary", "grpc")
@@ -51,7 +51,7 @@ Rates = dict[int, float]
 
 @dataclass
 class Results:
-    """Measurements: windows a second by column and batch, lines about each, the service by provider."""
+    """Measurements: windows per second by column and batch, notes, the service by provider."""
 
     rates: dict[str, Rates] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ def main(  # noqa: PLR0917 - a command's options are its parameters
     service: Annotated[bool, typer.Option(help="Measure the service.")] = True,
     output: Path = Path("bench-results"),
 ) -> None:
-    """Measure, and leave gpu.md in OUTPUT."""
+    """Measure, and write gpu.md to OUTPUT."""
     with tempfile.TemporaryDirectory() as work:
         path = str(make_comparable_bundle(Path(work))) if bundle == NAME else bundle
         sizes = [1 << power for power in range(largest.bit_length())]
@@ -93,7 +93,7 @@ def main(  # noqa: PLR0917 - a command's options are its parameters
 def measure_provider(
     path: str, choice: ProviderChoice, sizes: list[int], seconds: float, results: Results
 ) -> None:
-    """The graph as it is served, on one provider; a note where it cannot be had."""
+    """Measure the served graph on one provider; add a note if the provider is not available."""
     try:
         runtime = OnnxRuntime.load(find_bundle(path), provider=choice, max_batch_windows=sizes[-1])
     except InvalidBundle as error:
@@ -118,7 +118,7 @@ def measure_provider(
 def measure_torch(
     path: str, manifest: Manifest, sizes: list[int], seconds: float, results: Results, *, compiled: bool
 ) -> None:
-    """The same network in PyTorch, eager and compiled, with the copies to the device and back."""
+    """Measure the network in PyTorch, eager and compiled, with the copies to the device and back."""
     device = torch_device()
     torch.set_num_threads(1)  # as ONNX Runtime on the CPU
     torch.backends.cudnn.allow_tf32 = False
@@ -145,7 +145,7 @@ def measure_torch(
 
 
 def measure_limits(bundle: BundleFolder, manifest: Manifest, seconds: float, results: Results) -> None:
-    """The limits of the device that PyTorch sees."""
+    """Measure the limits of PyTorch's device."""
     device = torch_device()
     flops = flops_of(profiled_nodes(bundle.model, manifest, ["CPUExecutionProvider"]))
     copying = copying_limit(manifest, device, seconds)
@@ -159,7 +159,7 @@ def measure_limits(bundle: BundleFolder, manifest: Manifest, seconds: float, res
 def measure_service(
     path: str, provider: str, workers: int, work: Path, results: Results, *, seconds: float
 ) -> None:
-    """The service on a provider, with the largest useful batch; ratios are to the graph's own best."""
+    """Measure the service on a provider, with the largest useful batch; ratios are to the graph's best."""
     graph = results.rates[provider]
     settings = {"provider": provider, "max_batch_windows": str(useful(graph)), "workers": str(workers)}
     figures: Figures = {"ceiling windows/s": [max(graph.values())]}
@@ -176,7 +176,7 @@ def measure_service(
 
 
 def device_mib() -> float:
-    """Memory of the GPU in use by all processes; 0 without one."""
+    """Return the GPU memory in use by all processes; 0 without a GPU."""
     if torch_device() == "cpu":
         return 0.0
     free, total = torch.cuda.mem_get_info()
@@ -184,17 +184,17 @@ def device_mib() -> float:
 
 
 def useful(found: Rates) -> int:
-    """The smallest batch that comes close to the fastest."""
+    """Return the smallest batch with nearly the highest throughput."""
     return min(size for size, value in found.items() if value >= USEFUL * max(found.values()))
 
 
 def torch_device() -> str:
-    """Where PyTorch runs."""
+    """Return the device of PyTorch."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def markdown(results: Results) -> str:
-    """Tables of the graph and of the service, what was found, and what is missing."""
+    """Write the tables of graph and service, the notes, and what is missing."""
     sizes = next(iter(results.rates.values()))
     graph = ([size, *(f"{found[size]:,.0f}" for found in results.rates.values())] for size in sizes)
     lines = [table(["windows/s, batch", *results.rates], graph, texts=0)]

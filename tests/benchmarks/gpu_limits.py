@@ -1,4 +1,4 @@
-"""Bounds on windows a second that no program beats on a device, and the place of each node of a graph.
+"""Upper bounds of windows per second on a device, and the provider of each node of a graph.
 
 Copying: the bytes of a batch to the device and back. Arithmetic: the products of the graph's matrices
 at the speed of one large product in float32. Both are measured on the device with plain PyTorch.
@@ -23,14 +23,14 @@ from export.bundle import Manifest
 from export.outputs import output_shapes
 
 MATRIX: Final = {"cpu": 1024, "cuda": 8192}
-"""Rows and columns of the product that is measured."""
+"""Rows and columns of the measured product."""
 COPIED: Final = 1024
-"""Windows of the copy that is measured: far past the cost of a call."""
+"""Windows of the measured copy, enough to make the cost of a call negligible."""
 Node = dict[str, Any]
 
 
 def rate(call: Callable[[], object], windows: int, seconds: float) -> float:
-    """Windows a second of calls one after the other, after one that warms up."""
+    """Measure windows per second of consecutive calls, after a warm-up call."""
     call()
     start, done = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
@@ -40,7 +40,7 @@ def rate(call: Callable[[], object], windows: int, seconds: float) -> float:
 
 
 def copying_limit(manifest: Manifest, device: str, seconds: float) -> float:
-    """Windows a second whose inputs go to the device and whose outputs come back."""
+    """Measure windows per second with inputs copied to the device and outputs copied back."""
     t, f = manifest.context, len(manifest.columns)
     outputs = output_shapes(manifest, windows=COPIED, cycles=t).values()
     there = torch.zeros(COPIED * (t * f + 3))  # lengths are int64
@@ -53,7 +53,7 @@ def _copy(x: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def arithmetic_limit(flops: float, device: str, seconds: float) -> float:
-    """Windows a second if all products of a window ran like one large product in float32."""
+    """Return windows per second if all products ran at the speed of one large product in float32."""
     n = MATRIX[device]
     matrix = torch.ones(n, n, device=device)
 
@@ -66,7 +66,7 @@ def arithmetic_limit(flops: float, device: str, seconds: float) -> float:
 
 
 def profiled_nodes(graph: Path, manifest: Manifest, providers: list[str]) -> list[Node]:
-    """The nodes that run for one full window: name of the operator, provider, shapes."""
+    """List the nodes that run for one full window: operator, provider, shapes."""
     options = ort.SessionOptions()
     options.enable_profiling = True
     options.log_severity_level = 3
@@ -86,7 +86,7 @@ def profiled_nodes(graph: Path, manifest: Manifest, providers: list[str]) -> lis
 
 
 def flops_of(nodes: list[Node]) -> float:
-    """Floating-point operations of the products among the nodes; a multiply-add is two."""
+    """Count the floating-point operations of matrix products; a multiply-add counts two."""
     return float(sum(_flops(node) for node in nodes))
 
 
@@ -104,7 +104,7 @@ def _flops(node: Node) -> int:
 
 
 def nodes_by_provider(nodes: list[Node]) -> str:
-    """How many nodes each provider runs, and which operators those of the CPU beside a GPU are."""
+    """Describe the number of nodes of each provider, and the operators that stay on the CPU beside a GPU."""
     counts = Counter(node["provider"] for node in nodes)
     text = ", ".join(f"{provider} {count}" for provider, count in counts.most_common())
     if len(counts) > 1:

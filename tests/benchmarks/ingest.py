@@ -1,11 +1,11 @@
-"""Ingestion: answers equal those of whole windows, nothing is lost, and predictions stay quick.
+"""Ingestion: answers equal those of whole windows, no reading is lost, predictions keep their latency.
 
     python -m tests.benchmarks.ingest replay --data FOLDER_OF_CMAPSS [--units N]
     python -m tests.benchmarks.ingest load [--seconds 120] [--a-request 10] [--predictions 100]
 
-`replay` sends test_FD001..4 reading by reading, shuffled within five cycles, some of them twice, ends the
-service by SIGKILL in the middle of each file, and goes on. `load` compares the latency of predictions at a
-fixed rate with and without ingestion beside them; latency counts from when a request was due.
+`replay` sends test_FD001..4 reading by reading, shuffled within five cycles, some readings twice. It ends the
+service by SIGKILL in the middle of each file and continues after the restart. `load` compares the latency of
+predictions at a fixed rate with and without ingestion; latency counts from the due time of a request.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _served(folder: str, settings: dict[str, str]) -> Iterator[tuple[Server, htt
 async def _at_rate(
     ask: Callable[[int], Awaitable[int]], *, rate: float, seconds: float
 ) -> tuple[list[float], int]:
-    """Ask at a fixed rate; return the latency of each answer since it was due, and count failures."""
+    """Send requests at a fixed rate; return the latency of each from its due time, and count failures."""
     latencies: list[float] = []
     failed = 0
 
@@ -121,7 +121,7 @@ async def _at_rate(
 
 
 class Ingestion:
-    """Readings of simulated units that never end, `a_request` of one unit at a time."""
+    """Yield endless readings of simulated units, `a_request` readings of one unit at a time."""
 
     def __init__(self, *, units: int, a_request: int) -> None:
         manifest = open_bundle(find_bundle("fd001"))[1]
@@ -131,7 +131,7 @@ class Ingestion:
         self.sent: Final[dict[str, set[int]]] = {life.unit: set() for life in self._lives}
 
     def request(self, number: int) -> tuple[str, dict[str, Any]]:
-        """The next readings of a unit; a life that has ended is lived again under further cycles."""
+        """Return the next readings of a unit; after its end a life repeats under later cycle numbers."""
         turn, place = divmod(number, len(self._lives))
         life = self._lives[place]
         cycles = [*range(1 + turn * self._a_request, 1 + (turn + 1) * self._a_request)]
@@ -141,7 +141,7 @@ class Ingestion:
         return f"/v1/units/{life.unit}/cycles", {"cycles": cycles, "columns": columns}
 
     def prediction(self) -> tuple[str, dict[str, Any]]:
-        """Path and body of a window of another unit, for /v1/predict."""
+        """Return path and body of /v1/predict for a window of the next unit."""
         life = self._lives[0]
         window = whole(Trajectory("asked", life.cycles[:60], life.readings[:60], failed=True), self._names)
         return "/v1/predict", {"windows": [window]}

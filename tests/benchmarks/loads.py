@@ -1,6 +1,6 @@
-"""Loads on a server under test, and the tools that make them: wrk for HTTP, h2load for gRPC.
+"""Loads on a server under test, made by wrk for HTTP and by h2load for gRPC.
 
-Both tools run on the server's own cores. `payloads` has the calls that they send.
+Both tools run on the server's cores. `payloads` has the calls that they send.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from service.core.runtime import OnnxRuntime
 LAST_CYCLE = 200
 SIMULATED = 256
 FRAME_BYTES = 5
-"""What gRPC puts before a message."""
+"""Prefix of a gRPC message."""
 ID = "00000000000000000000000000000000"
-"""Where a request has an id of its own; as long as the ids that replace it."""
+"""Placeholder of a request's id; as long as the ids that replace it."""
 SCRIPT = """
 local threads, asked = 0, 0
 function setup(thread) threads = threads + 1; thread:set("number", threads) end
@@ -57,18 +57,18 @@ function done(summary, latency, requests)
     latency:percentile(50) / 1000, latency:percentile(99) / 1000, latency:percentile(99.9) / 1000))
 end
 """
-"""What wrk runs: the requests in turn, and its report."""
+"""Script of wrk: send the requests in turn, and report."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A number of callers, over one protocol, with calls of equal size.
+    """A number of callers on one protocol, with calls of equal size.
 
     Attributes:
-        protocol: The server's door.
-        callers: Each waits for its answer before it asks again.
-        windows: In each call.
-        realistic: Calls differ, as those of clients do; else one call is repeated.
+        protocol: Protocol of the calls.
+        callers: Number of callers; each waits for its answer before the next call.
+        windows: Windows per call.
+        realistic: Whether calls differ, as those of clients do; otherwise one call is repeated.
     """
 
     protocol: str
@@ -84,7 +84,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a load: windows answered, calls that failed, milliseconds."""
+    """Outcome of a load: answered windows, failed calls, milliseconds."""
 
     windows: int
     failed: int
@@ -95,14 +95,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class HttpCall:
-    """A request by HTTP."""
+    """A request over HTTP."""
 
     path: str
     headers: Mapping[str, str]
     body: bytes
 
     def raw(self, http: str) -> bytes:
-        """The bytes that go to a server."""
+        """Return the bytes of the request."""
         headers = {"host": http.removeprefix("http://"), "content-length": len(self.body), **self.headers}
         lines = [f"POST {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join([*lines, "", ""]).encode() + self.body
@@ -126,39 +126,39 @@ LOADS = tuple(
 
 
 CallsFor = Callable[[Load], Sequence[Any]]
-"""Gives the calls of a load: all by HTTP, or all by gRPC."""
+"""Returns the calls of a load: all over HTTP, or all over gRPC."""
 
 
 def require_generators() -> None:
-    """Refuse to begin without the programs that make the loads.
+    """Check that the load generators are installed.
 
     Raises:
-        typer.BadParameter: names those that are missing.
+        typer.BadParameter: programs are missing; the message names them.
     """
     if missing := [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]:
         raise typer.BadParameter(f"{' and '.join(missing)} missing (Debian: wrk, nghttp2-client)")
 
 
 def simulated(bundle: str) -> tuple[Manifest, np.ndarray]:
-    """Plausible windows as long as the context, [W, T, F]."""
+    """Simulate plausible windows of full context, [W, T, F]."""
     manifest = OnnxRuntime.load(find_bundle(bundle)).manifest
     windows = simulated_windows(manifest, count=SIMULATED, seed=1)
     return manifest, windows.readings[windows.lengths == windows.lengths.max()]
 
 
 def window_of(bundle: str) -> np.ndarray:
-    """The first of the windows of `simulated`, [T, F]."""
+    """Return the first window of `simulated`, [T, F]."""
     return simulated(bundle)[1][0]
 
 
 def batch_of(window: np.ndarray, size: int, *, last_cycle: float = LAST_CYCLE) -> tuple[np.ndarray, ...]:
-    """The same window so many times, as a graph reads it: readings [B, T, F], lengths, last cycles."""
+    """Repeat a window as inputs of a graph: readings [B, T, F], lengths, last cycles."""
     lengths, last = np.full(size, len(window), np.int64), np.full(size, last_cycle, np.float32)
     return np.repeat(window[None], size, axis=0), lengths, last
 
 
 def put_under(load: Load, calls: Sequence[Any], http: str, target: str, seconds: float) -> Measured:
-    """Load a server with these calls for so long: HTTP at `http`, gRPC at `target`."""
+    """Load a server with these calls for a time: HTTP at `http`, gRPC at `target`."""
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(calls[0], GrpcCall):
             return by_grpc(calls, load, target, seconds, Path(folder))

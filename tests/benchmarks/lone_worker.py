@@ -1,8 +1,8 @@
-"""One worker on one core, and the program that measures it on another: service times, latency, throughput.
+"""Service times, latency and throughput of one worker on one core, measured from another core.
 
 `Crew` holds the connections. Its thread polls without sleep, so no wake-up adds to a latency. A batch of
-n windows is measured by stopping the worker (SIGSTOP), sending n requests, and letting it go on: it finds
-them all at once, as it does after a batch under load.
+n windows is measured by stopping the worker (SIGSTOP), sending n requests and continuing the worker: it finds
+all requests at once, as after a batch under load.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class Crew:
         self._poll.close()
 
     def client(self) -> Client:
-        """Return the mean time that this program has taken to send and to receive."""
+        """Return the mean time of this program to send and to receive."""
         return Client(self._sending / self._sends, self._receiving / self._receives)
 
     def alone(self) -> Batch:
-        """Send one request to a worker that has nothing else to do."""
+        """Send one request to an idle worker."""
         self._send(next(iter(self._ends)))
         return self._answers(perf_counter(), 1)
 
     def burst(self, windows: int, worker: int) -> Batch:
-        """Let a worker find so many requests at once."""
+        """Send a number of requests that a worker finds at once."""
         os.kill(worker, signal.SIGSTOP)
         for end in list(self._ends)[:windows]:
             self._send(end)
@@ -80,7 +80,7 @@ class Crew:
         return self._answers(start, windows)
 
     def interrupted(self, windows: int, more: int, seconds: float, worker: int) -> float:
-        """Let a worker find so many requests at once, send more in these seconds; seconds until all end."""
+        """Send requests that a worker finds at once, then more in `seconds`; return seconds until all end."""
         os.kill(worker, signal.SIGSTOP)
         ends = list(self._ends)
         for end in ends[:windows]:
@@ -94,7 +94,7 @@ class Crew:
         return self._answers(start, windows + more).last
 
     def _answers(self, start: float, missing: int) -> Batch:
-        """Wait for so many answers; their times end when they arrive, before they are read."""
+        """Wait for a number of answers; their times end at arrival, before they are read."""
         first = 0.0
         while missing:
             for _ in self._receive():
@@ -103,7 +103,7 @@ class Crew:
         return Batch(first, self._arrived - start)
 
     def closed_loop(self, callers: int, seconds: float) -> list[float]:
-        """Ask by so many callers, each of whom waits for its answer; the latencies in seconds."""
+        """Send requests by callers that wait for each answer; return the latencies in seconds."""
         start, latencies = perf_counter(), list[float]()
         asked = dict.fromkeys(list(self._ends)[:callers], start)
         for end in asked:
@@ -118,7 +118,7 @@ class Crew:
         return latencies
 
     def open_loop(self, rate: float, seconds: float, rng: Random) -> list[float]:
-        """Ask at random moments, `rate` a second; seconds from when each request was due to its answer."""
+        """Send requests at random moments, `rate` per second; return seconds from due time to answer."""
         free, asked, latencies = deque(self._ends), dict[int, float](), list[float]()
         start = perf_counter()
         due = start + rng.expovariate(rate)
@@ -142,7 +142,7 @@ class Crew:
         self._sends += 1
 
     def _receive(self) -> Iterator[int]:
-        """Read what has arrived; yield each connection with a whole answer."""
+        """Read from all connections; yield each connection with a whole answer."""
         ready = self._poll.poll(0)
         self._arrived = perf_counter()
         for end, _ in ready:
@@ -165,7 +165,7 @@ def _length(head: bytes) -> int:
 
 @contextmanager
 def lone_worker(bundle: str, door: str, folder: Path) -> Iterator[tuple[Crew, int]]:
-    """Serve by one worker on the first core, measure from the second; the crew and the worker's process."""
+    """Start one worker on the first core and a crew on the second; yield crew and process."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("the measurement needs two cores: one serves, one asks")

@@ -1,4 +1,4 @@
-"""One worker and the program that measures it, simulated: what `lone_worker` measures, event by event."""
+"""Event simulation of the measurement of `lone_worker`: one worker and the measuring program."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.benchmarks.fleet_simulation import Outcome, Process, ServiceTimes, Wo
 
 
 class Client(NamedTuple):
-    """Seconds of the measuring program's core: to send a request, and to receive an answer."""
+    """CPU seconds of the measuring program to send a request, and to receive an answer."""
 
     send: float = 0.0
     receive: float = 0.0
 
 
 class LoneWorker:
-    """One worker and the program that measures it, each on a core of its own.
+    """One worker and the measuring program, each on its own core.
 
-    Callers ask again as soon as they are answered, until a time.
+    Callers send the next request after each answer, until an end time.
     """
 
     def __init__(self, times: ServiceTimes, client: Client, seed: int, *, until: float = 0.0) -> None:
@@ -36,13 +36,13 @@ class LoneWorker:
         self.outcome.refused += 1
 
     def send(self, due: float) -> None:
-        """Send a request as soon as the client's core is free."""
+        """Send a request when the client's core is free."""
         self._free_at = max(self._free_at, self.env.now) + self._client.send
         sent = self.env.timeout(self._free_at - self.env.now)
         sent.callbacks.append(lambda _: self._worker.submit(due))
 
     def receive(self, due: float) -> None:
-        """Receive an answer as soon as the client's core is free."""
+        """Receive an answer when the client's core is free."""
         self._free_at = max(self._free_at, self.env.now) + self._client.receive
         self.outcome.latencies.append(self._free_at - due)
         if self._free_at < self._until:
@@ -56,7 +56,7 @@ class LoneWorker:
 
 
 def closed_loop(times: ServiceTimes, *, callers: int, seconds: float, client: Client, seed: int) -> Outcome:
-    """Simulate callers who wait for their answer and ask again."""
+    """Simulate callers that wait for each answer before the next request."""
     loop = LoneWorker(times, client, seed, until=seconds)
     for _ in range(callers):
         loop.send(0.0)
@@ -64,7 +64,7 @@ def closed_loop(times: ServiceTimes, *, callers: int, seconds: float, client: Cl
 
 
 def open_loop(times: ServiceTimes, *, rate: float, seconds: float, client: Client, seed: int) -> Outcome:
-    """Simulate requests that come at random, `rate` a second, whatever the worker does."""
+    """Simulate an open loop of random requests, `rate` per second."""
     lone, rng = LoneWorker(times, client, seed), Random(seed)
 
     def requests() -> Process:

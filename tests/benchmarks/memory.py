@@ -1,9 +1,9 @@
-"""What a worker holds, and whether it grows: memory after so many single windows by 64 callers.
+"""Memory of workers and its growth, after numbers of single windows by 64 callers.
 
     python -m tests.benchmarks.memory --bundles fd001 --requests 200000
 
-Resident memory (RSS) counts pages of files that all workers share for each of them; the proportional
-set (PSS) divides those by who maps them, and what is anonymous is a worker's own.
+Resident memory (RSS) counts shared pages of files in each worker; the proportional set size (PSS)
+divides each page by the processes that map it; anonymous memory belongs to one worker.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tests.benchmarks.payloads import calls_of
 
 CALLERS: Final = 64
 MIB: Final = 1024
-"""Kibibytes, in which the kernel counts."""
+"""Kibibytes, the kernel's unit, per mebibyte."""
 
 
 def main(
     *, bundles: str = "fd001", requests: int = 200_000, seconds: float = 10.0, server: str = "envoy"
 ) -> None:
-    """Load a server until it has answered so many requests, and say now and then what its workers hold."""
+    """Load a server until it has answered `requests`, and report the memory of its workers at intervals."""
     one = "," not in bundles
-    # Where several bundles are served, a request must name one, as the path of the binary protocol does.
+    # With several bundles a request must name one, as the path of the binary protocol does.
     loads = [Load("json", CALLERS), Load("grpc", CALLERS)] if one else [Load("binary", CALLERS)]
     with tempfile.TemporaryDirectory() as folder, serving(server, bundles, Path(folder)) as served:
         workers = served.workers()
@@ -44,12 +44,12 @@ def main(
 
 
 def show(answered: int, workers: list[int]) -> None:
-    """One line: requests so far, and what each worker holds."""
+    """Return one line: requests so far, and memory of each worker."""
     print(f"{answered:9,}  " + "   ".join(" ".join(f"{held:6.1f}" for held in of(w)) for w in workers))
 
 
 def of(pid: int) -> tuple[float, float, float]:
-    """RSS, PSS and anonymous memory of a process, MiB, as Linux tells them."""
+    """Read RSS, PSS and anonymous memory of a process from Linux, in MiB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     sizes = {name: int(rest.split()[0]) for name, rest in (line.split(":", 1) for line in lines)}
     return sizes["Rss"] / MIB, sizes["Pss"] / MIB, sizes["Anonymous"] / MIB

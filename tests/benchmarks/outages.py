@@ -1,10 +1,10 @@
-"""Outages cost held-out units accuracy: RMSE, coverage and width with cycles missing, as a table.
+"""Effect of outages on held-out units: RMSE, coverage and width with missing cycles, as a table.
 
     python -m tests.benchmarks.outages --data train_FD001.txt [--folds 2] [--steps 1000]
 
-Networks of the first folds answer truncated windows of at least `SHORTEST` cycles of the units that they have
-not seen; their intervals are calibrated on these windows without outages, as `rul train` does. Units whose
-RUL is below 60 stand apart too: there an answer that is late is missed most.
+Networks of the first folds answer truncated windows of held-out units with at least `SHORTEST` cycles; their
+intervals are calibrated on these windows without outages, as in `rul train`. Windows with a RUL below 60 are
+also shown separately, because late answers do most harm there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OUTAGES: Final[dict[str, Callable[[int], slice]]] = {
     "the last 5": _part(5, 0),
     "the last 20": _part(20, 0),
 }
-"""Missing cycles of a window, by its length."""
+"""Functions from the length of a window to its missing cycles."""
 
 
 def main(

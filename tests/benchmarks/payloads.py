@@ -1,8 +1,8 @@
-"""The calls of a load, for each door of the service: realistic calls that vary, or one call repeated.
+"""Calls of a load for each protocol of the service: realistic calls that vary, or one repeated call.
 
 Realistic calls differ in their windows, units and cycle numbers; readings are by column, JSON numbers have 15
-significant digits, and over HTTP every request has an id of its own. The repeated call has readings by row,
-six digits and no id.
+significant digits, and over HTTP every request has its own id. The repeated call has readings by row, six
+digits and no id.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PREDICT: Final = "rul.v1.RulService/Predict"
 INFER: Final = "inference.GRPCInferenceService/ModelInfer"
 HTTP_CALLS: Final = 256
 MANY_CALLS: Final = 32
-"""Different calls of many windows: 64 windows as JSON are 700 kB, which both threads of wrk keep."""
+"""Number of different calls of many windows; both threads of wrk hold all, 700 kB each as JSON."""
 GRPC_CALLS: Final = 8
-"""Different calls by gRPC: each takes an h2load of its own."""
+"""Number of different calls over gRPC; each needs its own h2load."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Windows:
     """Windows of one call.
 
     Attributes:
-        manifest: Of the model.
+        manifest: Manifest of the model.
         readings: float32 [B, T, F].
-        units: One name a window.
-        last_cycle: One cycle number a window, or a list of one for servers that read columns.
-        id: Of the request; empty in the repeated call.
+        units: One name per window.
+        last_cycle: One cycle number per window, or a list of one for servers that read columns.
+        id: Id of the request; empty in the repeated call.
     """
 
     manifest: Manifest
@@ -50,26 +50,26 @@ class Windows:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns of the model."""
+        """Names of the model's columns."""
         return self.manifest.schema_of_columns.names
 
     def numbers(self, readings: np.ndarray) -> list[float]:
-        """Readings as a client of this kind writes them in JSON."""
+        """Readings as this kind of client writes them in JSON."""
         digits = 15 if self.id else 6
         return [float(f"{value:.{digits}g}") for value in readings.ravel().tolist()]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The tensors of the Open Inference Protocol."""
+        """Tensors of the Open Inference Protocol."""
         return {"readings": self.readings, "last_cycle": np.array(self.last_cycle, dtype=np.float32)}
 
     def headers(self) -> dict[str, str]:
-        """The request's id, where it has one."""
+        """The request's id, if it has one."""
         return {"x-request-id": self.id} if self.id else {}
 
 
 @cache
 def calls_of(bundle: str, load: Load) -> Sequence[Any]:
-    """Every different call of a load on the door that its protocol names, made once."""
+    """Make all different calls of a load once, for its protocol."""
     door = load.protocol
     by_rpc = door.endswith("grpc")
     most = min(GRPC_CALLS, load.callers) if by_rpc else HTTP_CALLS if load.windows == 1 else MANY_CALLS
@@ -89,7 +89,7 @@ def calls_of(bundle: str, load: Load) -> Sequence[Any]:
 
 
 def identical(bundle: str, windows: int, *, last_cycle: Any = LAST_CYCLE) -> Windows:
-    """The repeated call: one window so many times."""
+    """Make the repeated call: one window, repeated."""
     manifest, whole = simulated(bundle)
     readings = np.repeat(whole[:1], windows, axis=0)
     return Windows(manifest, readings, ["1"] * windows, [last_cycle] * windows, "")

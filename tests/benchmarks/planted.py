@@ -1,10 +1,10 @@
-"""Planted truth through `rul train` and the exported graph: does a network point at what decides?
+"""Planted truth through `rul train` and the exported graph: whether a network points at the deciding cycles.
 
     python -m tests.benchmarks.planted [--network flagship ...] [--kind event ...] [--seeds 0 1 2]
 
-`tests/planted.py` says what is planted. Half of the units train; each of the others gives one window.
-Printed are the RMSE in cycles and, for each output, the share of windows in which it is largest in the
-event (in both, where there are two), or in which the drifting column weighs most.
+`tests/planted.py` defines the planted events. Half of the units train; each of the others gives one window.
+The table has the RMSE in cycles and, for each output, the share of windows with its largest value in the
+event (in both events, if there are two), or with the drifting column weighing most.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def exported(network: str, kind: Kind, folder: Path, *, units: int, seed: int) -
 
 
 def measure(session: Session, kind: Kind, *, units: int, seed: int) -> dict[str, float]:
-    """Compute RMSE in cycles, and how often each output is largest in what decides."""
+    """Compute RMSE in cycles, and the share of windows with each output's largest value in the event."""
     others = planted_units(kind, units=units, context=CONTEXT, seed=2 * seed + 1)
     windows, where = planted_windows(others, context=CONTEXT, seed=seed)
     answers = session.answer_all(windows)
@@ -68,7 +68,7 @@ def measure(session: Session, kind: Kind, *, units: int, seed: int) -> dict[str,
 
 
 def main() -> None:
-    """Print one line a network, kind and seed."""
+    """Print one line per network, kind and seed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

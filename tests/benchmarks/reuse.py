@@ -1,9 +1,9 @@
-"""What of the graph could be kept from one cycle to the next: `python -m tests.benchmarks.reuse`.
+"""Share of the graph's work that could be reused at the next cycle: `python -m tests.benchmarks.reuse`.
 
-Every node's output on a window is held against its output on the next window of the same unit, cycle by
-cycle and to the bit; what is the same counts with the node's time, as ONNX Runtime's own profile has it (the
-quarter quantile of its runs). What has no cycles (shapes, sums over the window) is never kept. Two cases: a
-full window slides, a short one grows. See docs/performance.md.
+Every node's output on a window is compared with its output on the next window of the same unit, cycle by
+cycle and to the bit. Equal parts count with the node's time in ONNX Runtime's profile (lower quartile of its
+runs). Outputs without cycles (shapes, sums over the window) are never reusable. Two cases: a full window
+slides, a short one grows. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Outputs = dict[str, NDArray[Any]]
 
 
 def main(bundle: str = "fd001", batches: str = "1,16,32") -> None:
-    """Profile the graph at each size of batch, and compare what its nodes say of two windows in turn."""
+    """Profile the graph at each batch size, and compare outputs of its nodes on successive windows."""
     sizes = [int(size) for size in batches.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimised.onnx"
@@ -50,7 +50,7 @@ def main(bundle: str = "fd001", batches: str = "1,16,32") -> None:
 
 
 def kept(path: Path, window: FloatArray) -> tuple[Shares, Shares]:
-    """How much of each node's output is the same, to the bit, in the unit's next window: sliding, growing."""
+    """Return the share of each node's output that the unit's next window has too: sliding, growing."""
     graph = onnx.load(path)
     names = {node.output[0]: node.name for node in graph.graph.node if node.output[0]}
     given = {output.name for output in graph.graph.output}
@@ -75,9 +75,9 @@ def kept(path: Path, window: FloatArray) -> tuple[Shares, Shares]:
 
 
 def same(before: Outputs, after: Outputs, *, cycles: tuple[int, int]) -> Shares:
-    """In how many of the cycles that are in both windows each node says the same, 0 where it knows no cycles.
+    """Return the share of common cycles with equal output of each node; 0 for outputs without cycles.
 
-    A direction of the LSTM counts by itself: [T, 2, B, H].
+    Each direction of the LSTM counts separately: [T, 2, B, H].
     """
     shares: Shares = {}
     for node, old in before.items():
@@ -93,7 +93,7 @@ def same(before: Outputs, after: Outputs, *, cycles: tuple[int, int]) -> Shares:
 
 
 def profile(path: Path, window: FloatArray, batch: int) -> Shares:
-    """The share of the time that each node takes."""
+    """Return each node's share of the time."""
     options = session_options()
     options.graph_optimization_level = OFF
     options.enable_profiling = True
@@ -111,12 +111,12 @@ def profile(path: Path, window: FloatArray, batch: int) -> Shares:
 
 
 def inputs(window: FloatArray, batch: int, last_cycle: float) -> dict[str, NDArray[Any]]:
-    """The same window so many times."""
+    """Repeat a window."""
     return dict(zip(INPUTS, batch_of(window, batch, last_cycle=last_cycle), strict=True))
 
 
 def session_options() -> Any:
-    """One thread."""
+    """Return session options with one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -124,7 +124,7 @@ def session_options() -> Any:
 
 
 def session_of(graph: str | bytes, options: Any) -> Any:
-    """On the CPU."""
+    """Open a session on the CPU."""
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 

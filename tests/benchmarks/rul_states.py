@@ -1,11 +1,11 @@
-"""How often each state is given where it should be and where it should not: docs/rul_states.md.
+"""Rates of right and wrong RUL states, for docs/rul_states.md.
 
     python -m tests.benchmarks.rul_states --data FOLDER_OF_CMAPSS
 
-Units of test_FD00N.txt, which no shipped model has seen, are cut at random cycles and asked about as
-they are and with the faults of `tests.benchmarks.faults`; states are those of `service.core.answers`. Where a
-unit's file goes on for the cap or more, its RUL is above the cap for sure; that a RUL is below it is known of
-units of train_FD00N.txt alone, which trained the networks.
+Units of test_FD00N.txt, which trained no shipped model, are cut at random cycles and predicted without and
+with the faults of `tests.benchmarks.faults`; states are those of `service.core.answers`. If a unit's file
+continues for the cap or more, its RUL is above the cap for sure. RULs below the cap are known only for units
+of train_FD00N.txt, which trained the networks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SUBSETS: Final = ("FD001", "FD002", "FD003", "FD004")
 
 @dataclass(frozen=True)
 class Row:
-    """What one model said to one kind of windows."""
+    """Answers of one model to one kind of windows."""
 
     kind: str
     model: str
@@ -85,7 +85,7 @@ def main(
 def above_the_cap(
     units: Sequence[Trajectory], manifest: Manifest, *, windows: int, rng: np.random.Generator
 ) -> Kind:
-    """Windows of units that are known to have run on for the cap or more."""
+    """Return windows of units that ran for the cap or longer afterwards."""
     cap = int(manifest.cap)
     kept = [
         Trajectory(unit.unit, unit.cycles[:-cap], unit.readings[:-cap], failed=False)
@@ -98,7 +98,7 @@ def above_the_cap(
 
 
 def below_the_cap(units: Sequence[Trajectory], manifest: Manifest) -> list[Kind]:
-    """Windows of units that trained the network, by their RUL."""
+    """Return windows of units that trained the network, by RUL."""
     judged = truncated_windows(
         failed_units(units), length=manifest.context, per_unit=TRUNCATIONS, rng=np.random.default_rng(0)
     )
@@ -112,7 +112,7 @@ def below_the_cap(units: Sequence[Trajectory], manifest: Manifest) -> list[Kind]
 
 
 def asked(session: Session, manifest: Manifest, kinds: Sequence[Kind], own: WindowSet) -> Iterator[Row]:
-    """One row a kind; how far the RUL moved is against the windows as they were."""
+    """Return one row per kind; changes of the RUL are relative to the windows without a fault."""
     healthy, rules = answered(session, own).rul, WindowRules.of(manifest, max_window_cycles=manifest.context)
     screen = Console(stderr=True)
     for kind in track(kinds, manifest.name, console=screen):
@@ -133,12 +133,12 @@ def asked(session: Session, manifest: Manifest, kinds: Sequence[Kind], own: Wind
 
 
 def answered(session: Session, windows: WindowSet) -> Outputs:
-    """What the graph says, as the service has it."""
+    """Return the graph's answers with the states of the service."""
     return Outputs(**session.answer_all(windows))
 
 
 def overview(rows: Sequence[Row]) -> str:
-    """Share out of distribution, a line a kind and a column a model."""
+    """Tabulate the share out of distribution, one line per kind, one column per model."""
     models = list(dict.fromkeys(row.model for row in rows))
     found = {(row.kind, row.model): row.shares[RulState.OUT_OF_DISTRIBUTION] for row in rows}
     kinds = dict.fromkeys(row.kind for row in rows)
@@ -147,7 +147,7 @@ def overview(rows: Sequence[Row]) -> str:
 
 
 def every_state(rows: Sequence[Row]) -> str:
-    """Everything, a line a model and kind."""
+    """Tabulate all figures, one line per model and kind."""
     shown = [f"`{state}`" for state in STATES]
     heads = ["model", "windows", "number", *shown, "novelty, median", "above 1", "RUL moved"]
     lines = (
@@ -163,10 +163,10 @@ def every_state(rows: Sequence[Row]) -> str:
 
 
 def replaced(text: str, made: str, *, begin: str = BEGIN) -> str:
-    """A page with what stands between its markers replaced.
+    """Replace the text between the markers of a page.
 
     Raises:
-        ValueError: it has no markers.
+        ValueError: the page has no markers.
     """
     before, found, rest = text.partition(begin)
     _, end, after = rest.partition(END)

@@ -1,12 +1,12 @@
-"""`rul score` beside the bare ceiling: the same graph in ONNX Runtime, a process a core, no other work.
+"""`rul score` beside the ceiling: the same graph in ONNX Runtime, one process per core, no other work.
 
     python -m tests.benchmarks.score --windows 1000000 --kills 3
 
 Ceiling and command alternate on the same cores, over simulated units and all of their windows. The ceiling
-has batches of 32, as in docs/performance.md, and beside it those of `rul score`. Rates are of the whole
-command, its start included. "CPU" is the ceiling's CPU time a window over the command's: it holds on a busy
-machine too. Memory is the peak of the resident memory of all its processes, added up.
-`--kills` kills one more run so many times, lets it end, and compares all files with those of the first.
+has batches of 32, as in docs/performance.md, and also those of `rul score`. Rates are of the whole command,
+including its start. "CPU" is the ceiling's CPU time per window over the command's, valid on a busy machine
+too. Memory is the peak of the summed resident memory of all processes.
+`--kills` kills one more run this many times, lets it end, and compares all files with those of the first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.scoring import tree
 RUL = str(Path(sys.executable).with_name("rul"))
 UNITS_PER_FILE = 1000
 DIFFERENT_UNITS = 200
-"""Simulated units; further ones repeat them under other names."""
+"""Number of simulated units; further units repeat them under other names."""
 SAMPLE_SECONDS = 0.2
 MIB = 2**20
 
@@ -83,7 +83,7 @@ def main(
 
 
 def write_fleet(folder: Path, bundle: str, windows: int) -> int:
-    """Write units until they have so many cycles; return how many they have."""
+    """Write units until they have enough cycles; return the number of cycles."""
     _, manifest = open_bundle(find_bundle(bundle))
     schema = manifest.schema_of_columns
     different = simulate(manifest, schema, units=DIFFERENT_UNITS, seed=7)
@@ -108,7 +108,7 @@ def add_ceilings(bundle: str, seconds: int, figures: Figures) -> None:
 
 
 def scored(fleet: Path, output: Path, bundle: str, *, kill_after: float = 0) -> tuple[float, float, int]:
-    """Run the command, or kill it after so many seconds; return seconds, CPU seconds and peak bytes."""
+    """Run the command, or kill it after a time; return seconds, CPU seconds and peak bytes."""
     command = [RUL, "score", "--bundle", bundle, "--input", str(fleet), "--output", str(output)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start, peak = time.perf_counter(), 0

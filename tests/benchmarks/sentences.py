@@ -1,11 +1,11 @@
-"""Whether explanations are true: the figures of docs/explanations.md.
+"""Truth of explanations: the figures of docs/explanations.md.
 
     python -m tests.benchmarks.sentences --data FOLDER_OF_CMAPSS [--units 50]
 
-For the last window of test units, which trained nothing: each clause is recomputed by the bare graph from
-the answer alone (its readings since that cycle in the middle of the healthy range that the answer states);
-near failure, the leading sensors are compared with those that the fault modes move; and `trust` is asked of
-the same networks with shuffled weights.
+The windows are the last ones of test units, which trained nothing. The bare graph recomputes each clause from
+the answer alone, with the readings since that cycle in the middle of the stated healthy range. Near failure,
+the leading sensors are compared with those that the fault modes affect. `trust` is also computed for the same
+networks with shuffled weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FAN_MOVES: Final = frozenset(f"sensor_{n}" for n in (8, 9, 13, 14))
 NEAR_FAILURE: Final = 30.0
 LEADING: Final = 3
 TOLERANCE: Final = 0.01
-"""Cycles: the service answers variations in other batches than the bare graph."""
+"""Tolerance in cycles: the service answers variations in other batches than the bare graph."""
 SHUFFLES: Final = 3
 SHUFFLED_UNITS: Final = 20
 COLUMNS: Final = {
@@ -60,7 +60,7 @@ NUMBERS: Final = re.compile(
 
 
 class Case(NamedTuple):
-    """The last window of a unit, float32 [T, F], and its answer."""
+    """Last window of a unit, float32 [T, F], and its answer."""
 
     readings: FloatArray
     last_cycle: float
@@ -81,14 +81,14 @@ async def explained(model: Answerer, units: Sequence[Trajectory]) -> list[Case]:
 
 
 class Checker:
-    """Recomputes what answers say, by a bare graph."""
+    """Recomputes the clauses of answers by a bare graph."""
 
     def __init__(self, bundle: str) -> None:
         self._session, self._manifest = open_bundle(find_bundle(bundle))
         self._names = self._manifest.schema_of_columns.names
 
     def verdicts(self, case: Case) -> list[bool]:
-        """Say of each clause, that of all departures included, whether readings and graph bear it out."""
+        """Return whether readings and graph confirm each clause, including that of all departures."""
         given = case.explanation
         found = [
             self._departs(case, clause) and self._adds_up(case, {clause.column: clause.since_cycle}, clause)
@@ -125,7 +125,7 @@ class Checker:
         )
 
     def _without(self, case: Case, since: Mapping[str, int]) -> float:
-        """Answer the window with these sensors in the middle of the healthy range that the answer states."""
+        """Answer the window with these sensors in the middle of the stated healthy range."""
         readings = case.readings.copy()
         for column, cycle in since.items():
             start, usual = cycle - int(case.explanation.cycles[0]), case.explanation.usual[column]
@@ -137,7 +137,7 @@ class Checker:
 
 
 def leads(case: Case, moved: frozenset[str]) -> tuple[bool, bool]:
-    """Say whether the first sensor, and all of the first three, are among those that the fault modes move."""
+    """Return whether the fault modes affect the first sensor, and all of the first three."""
     weight = {name: np.abs(values).sum() for name, values in case.explanation.contributions.items()}
     first = sorted(weight, key=lambda name: -weight[name])[:LEADING]
     return first[0] in moved, moved.issuperset(first)
@@ -178,7 +178,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder of test_FD001.txt to test_FD004.txt.")],
     units: Annotated[int, typer.Option(min=0, help="Units of each subset, drawn at random; 0: all.")] = 50,
 ) -> None:
-    """Print a table, with a row for each bundle and one for all."""
+    """Print a table with one row per bundle and one for all."""
     found = {bundle: asyncio.run(measure(bundle, data, units)) for bundle in BUNDLES}
     found["all"] = {name: [each for row in found.values() for each in row[name]] for name in COLUMNS}
     rows = (

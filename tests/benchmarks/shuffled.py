@@ -1,4 +1,4 @@
-"""A bundle whose network knows nothing: the weights of its layers are shuffled within their tensors."""
+"""A bundle with an untrained network: the weights of its layers are shuffled within their tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYERS: Final = {"Conv", "Gemm", "LSTM", "MatMul"}
 
 
 def shuffled_bundle(source: BundleFolder, folder: Path, *, seed: int) -> BundleFolder:
-    """Write a bundle with shuffled weights and golden windows of its own."""
+    """Write a bundle with shuffled weights and matching golden windows."""
     graph = onnx.load(str(source.model))
     rng = np.random.default_rng(seed)
     tensors = {each.name: numpy_helper.to_array(each) for each in graph.graph.initializer}
@@ -43,8 +43,8 @@ def shuffled_bundle(source: BundleFolder, folder: Path, *, seed: int) -> BundleF
 def layer_weights(graph: onnx.ModelProto, tensors: Mapping[str, FloatArray]) -> set[str]:
     """Name the weights of convolution, LSTM, attention and the layers of the read-out, but not of its head.
 
-    The head and the mix of pools stand in the graph twice: shuffled, contributions would not add up, and the
-    service would refuse the bundle. Novelty stays as it was.
+    The graph has the head and the mix of pools twice; if they were shuffled, contributions would not add up,
+    and the service would refuse the bundle. Novelty is not changed.
     """
     nodes = graph.graph.node
     used = {name for node in nodes if node.op_type in LAYERS for name in node.input}
@@ -62,5 +62,5 @@ def _has_twin(name: str, tensors: Mapping[str, FloatArray]) -> bool:
 
 
 def _scaled(weights: FloatArray) -> FloatArray:
-    """Divide by the largest: a twin may be the same weights times the cap."""
+    """Divide by the largest weight, because a copy may be multiplied by the cap."""
     return weights.ravel() / np.abs(weights).max(initial=1e-30)

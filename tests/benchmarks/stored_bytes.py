@@ -1,6 +1,6 @@
-"""Bytes that a stored reading takes in SQLite: `python -m tests.benchmarks.stored_bytes`.
+"""Bytes of a stored reading in SQLite: `python -m tests.benchmarks.stored_bytes`.
 
-Units report in turn, one cycle a request, as they do to `POST /v1/units/{unit}/cycles`.
+Units report in turn, one cycle per request, as in `POST /v1/units/{unit}/cycles`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from service.store.store import Store
 
 
 def main(*, bundle: str = "fd001", units: int = 200, cycles: int = 100) -> None:
-    """Store readings of simulated units; print what each adds to the file."""
+    """Store readings of simulated units; print the bytes that each adds to the file."""
     manifest = open_bundle(find_bundle(bundle))[1]
     names = manifest.schema_of_columns.names
     lives = simulate(manifest, manifest.schema_of_columns, units=units, seed=1)
@@ -34,7 +34,7 @@ def main(*, bundle: str = "fd001", units: int = 200, cycles: int = 100) -> None:
 
 
 def stored(file: Path, turns: Sequence[Sequence[Trajectory]], names: tuple[str, ...]) -> int:
-    """Store a reading of each unit in each turn; the bytes of the database once it is closed."""
+    """Store a reading of each unit in each turn; return the bytes of the closed database."""
     store = Store.open(f"sqlite:///{file}")
     for cycle, lives in enumerate(turns):
         rows = [(UnitKey("", "bench", life.unit), life.readings[cycle : cycle + 1]) for life in lives]

@@ -1,7 +1,7 @@
-"""Thousands of gRPC streams from one process: just enough HTTP/2 to keep them open and count what comes.
+"""Thousands of gRPC streams from one process, by minimal HTTP/2 that keeps them open and counts answers.
 
-A gRPC library spends more CPU on a message than the service does, and here both share the cores. So
-every stream's reading is one frame of bytes, made once, and what comes back is measured by its framing.
+A gRPC library uses more CPU per message than the service, and both share the cores here. So every stream's
+reading is one frame of bytes, made once, and answers are counted by their framing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEADER_BLOCK: Final = http2.grpc_head("/rul.v1.RulService/PredictStream")
 
 
 def message(request: pb.StreamRequest) -> bytes:
-    """A message as gRPC puts it into a body."""
+    """Prefix a message as gRPC does in a body."""
     raw = request.SerializeToString()
     return struct.pack(">BI", 0, len(raw)) + raw
 
@@ -28,10 +28,10 @@ class Connection(asyncio.Protocol):
     """One connection and its streams.
 
     Attributes:
-        answers: How many messages have come.
+        answers: Number of received messages.
         failed: Streams that the server ended.
-        latencies: Seconds from each reading sent to its answer.
-        most: Streams that the server allows on a connection.
+        latencies: Seconds from each reading to its answer.
+        most: Maximum streams that the server allows on a connection.
     """
 
     def __init__(self) -> None:
@@ -43,33 +43,33 @@ class Connection(asyncio.Protocol):
         self.streams: list[int] = []
         self.sent_at: dict[int, float] = {}
         self._frames = http2.Frames()
-        self._missing: dict[int, int] = {}  # of a message that came in part
+        self._missing: dict[int, int] = {}  # part of a message
         self._room = http2.WINDOW_BYTES
         self._waiting: list[bytes] = []
         self._received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello, and that we read as much as comes."""
+        """Send the preface, and let the server send without limit."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.write(http2.greeting())
 
     def open(self, first: bytes) -> None:
-        """Begin one more stream with this message."""
+        """Open a stream with this message."""
         stream = 1 + 2 * len(self.streams)
         self.streams.append(stream)
         self._transport.write(http2.frame(http2.HEADERS, http2.END_HEADERS, stream, HEADER_BLOCK))
         self.write([http2.frame(http2.DATA, 0, stream, first)])
 
     def send(self, readings: list[tuple[int, bytes]]) -> None:
-        """One reading on each of these streams."""
+        """Send one reading on each of these streams."""
         now = perf_counter()
         for stream, _ in readings:
             self.sent_at.setdefault(stream, now)
         self.write([data for _, data in readings])
 
     def write(self, frames: list[bytes]) -> None:
-        """Frames of data, as far as the server's window goes."""
+        """Send frames of data within the server's window."""
         self._waiting += frames
         ready: list[bytes] = []
         for data in self._waiting:
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(b"".join(ready))
 
     def data_received(self, data: bytes) -> None:
-        """Frames, whole or in part."""
+        """Take received frames, whole or in part."""
         now = perf_counter()
         for kind, flags, stream, payload in self._frames.feed(data):
             self._frame(kind, flags, stream, payload, now)
@@ -121,12 +121,12 @@ class Connection(asyncio.Protocol):
             self._missing[stream] = missing
 
     def close(self) -> None:
-        """Leave, with every stream."""
+        """Close the connection and all its streams."""
         self._transport.close()
 
 
 async def connect(host: str, port: int, connections: int) -> list[Connection]:
-    """So many connections, each greeted."""
+    """Open connections and wait for their settings."""
     loop = asyncio.get_running_loop()
     made = [(await loop.create_connection(Connection, host, port))[1] for _ in range(connections)]
     for connection in made:

@@ -1,9 +1,9 @@
-"""Many open streams of readings: memory, readings a second, and how late the answers are.
+"""Many open streams of readings: memory, readings per second, latency of answers.
 
     python -m tests.benchmarks.streams --streams 10000 --connections 16
 
-The streams open with a full window as their history. Then each gets readings at an even pace, all
-together so many a second, whether or not the answers keep up; the callers share the server's cores.
+The streams open with a full window as their history. Then they send readings at a constant total rate,
+whether or not the answers keep up; the callers share the server's cores.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(
     explain: str = "none",
     output: Path = Path("bench-results/streams.json"),
 ) -> None:
-    """Open the streams, put them under each rate in turn, and show what came of it."""
+    """Open the streams, apply each rate in turn, and print the results."""
     kept: dict[str, list[Row]] = {}
     plan = Plan(bundle, streams, connections, [float(rate) for rate in rates.split(",")], seconds, explain)
     for server in servers.split(","):
@@ -55,7 +55,7 @@ def main(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: rates in readings a second over all streams, each for so many seconds."""
+    """Plan of the measurement: rates in readings per second over all streams, and seconds of each."""
 
     bundle: str
     streams: int
@@ -66,7 +66,7 @@ class Plan:
 
 
 async def measure(plan: Plan, served: Served) -> list[Row]:
-    """A row for the idle streams, and one for each rate."""
+    """Return one row for idle streams and one per rate."""
     host, port = served.target.split(":")
     window = window_of(plan.bundle)
     first = message(
@@ -111,7 +111,7 @@ async def under_load(
     rate: float,
     seconds: float,
 ) -> Row:
-    """Readings at an even pace over all streams."""
+    """Send readings at a constant rate over all streams."""
     for one in made:
         one.latencies.clear()
     answered, busy, began, sent = sum(one.answers for one in made), cpu_seconds(pids), time.perf_counter(), 0
@@ -141,18 +141,18 @@ async def under_load(
 
 
 async def until_answered(made: list[Connection], answers: int) -> None:
-    """Wait for so many messages; a stream that was ended has had its last."""
+    """Wait for a number of messages; ended streams send no more."""
     while sum(one.answers for one in made) < answers and not failures(made):  # noqa: ASYNC110 no event
         await asyncio.sleep(TICK_SECONDS)
 
 
 def failures(made: list[Connection]) -> int:
-    """Streams that the server has ended."""
+    """Count the streams that the server has ended."""
     return sum(one.failed for one in made)
 
 
 def show(server: str, plan: Plan, rows: list[Row]) -> None:
-    """The rows, as a table."""
+    """Print the rows as a table."""
     idle, *loads = rows
     print(
         f"{idle['open']:.0f} streams of {plan.bundle} (explain {plan.explain}), {SERVERS[server]}, "

@@ -1,4 +1,4 @@
-"""Tables of Markdown, and where the results of a benchmark are kept."""
+"""Tables of Markdown, and files of benchmark results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def table(heads: Sequence[object], rows: Iterable[Sequence[object]], *, texts: int = 1) -> str:
-    """Make a table whose first columns are texts; figures stand to the right."""
+    """Make a table whose first columns are texts; figures are aligned right."""
     aligned = f"|{'---|' * texts}{'---:|' * (len(heads) - texts)}"
     return "\n".join([line(heads), aligned, *map(line, rows)])
 
@@ -19,7 +19,7 @@ def line(cells: Sequence[object]) -> str:
 
 
 def keep(folder: Path, name: str, text: str, figures: object) -> None:
-    """Print a report; leave it as NAME.md, and its figures as NAME.json."""
+    """Print a report; write it to NAME.md, and its figures to NAME.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
     (folder / f"{name}.md").write_text(f"{text}\n", encoding="utf-8")

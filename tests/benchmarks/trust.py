@@ -1,10 +1,10 @@
-"""How well evidence ranks cycles beside rankings that know nothing of a window: the figures of docs/trust.md.
+"""Rank agreement of evidence, beside rankings that ignore the window: the figures of docs/trust.md.
 
     python -m tests.benchmarks.trust BUNDLE DATA [BUNDLE DATA ...]
 
-For each window of ten cycles or more: the rank correlation with the effect of hiding each cycle alone, of
-its own evidence, of the evidence of another unit's window of the same length, and of the mean effect in
-windows of other units by how far back a cycle is.
+For each window of ten cycles or more, three rankings are correlated with the effect of hiding each cycle
+alone: its evidence, the evidence of another unit's window of the same length, and the mean effect at the same
+lag in windows of other units.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def effects(session: Session, windows: WindowSet, typical: FloatArray) -> tuple[
 
 
 def agreements(effect: FloatArray, evidence: FloatArray, windows: WindowSet) -> dict[str, FloatArray]:
-    """Rank correlations of each ranking, one a window or pair of windows."""
+    """Rank correlations of each ranking, one per window or pair of windows."""
     rng, lengths, unit = np.random.default_rng(0), windows.lengths, windows.unit
     lags = [effect[w, :n][::-1] / (effect[w, :n].mean() or 1.0) for w, n in enumerate(lengths)]
     found: dict[str, list[float]] = {"own evidence": [], "another unit's evidence": [], "place alone": []}
@@ -79,7 +79,7 @@ def main(pairs: Annotated[list[str], typer.Argument(metavar="BUNDLE DATA")]) -> 
 
 
 def below(values: FloatArray) -> float:
-    """Compute the share of rank correlations that support no evidence."""
+    """Compute the share of rank correlations too low to support evidence."""
     return float((values < SUPPORTED_AGREEMENT).mean())
 
 

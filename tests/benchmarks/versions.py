@@ -1,12 +1,12 @@
-"""Two versions of the service side by side, asked in turn.
+"""Two versions of the service side by side, measured in turn.
 
     python -m tests.benchmarks.versions --checkout OLD --checkout NEW [--floor floor_handler.py]
 
-Each version is served from its checkout, by that checkout's `.venv/dev/bin/rul serve`. In each round
-every cell asks OLD and NEW one after the other, in alternating order, then the floor; the ratio NEW / OLD
-is the median of the rounds' ratios. Realistic payloads go to four bundles, identical ones to `comparable`
-alone; both ask for `comparable` (see `payloads`). The floor answers the same windows by the Open Inference
-Protocol. Needs wrk and h2load (Debian: wrk, nghttp2-client).
+Each version is served from its checkout, by that checkout's `.venv/dev/bin/rul serve`. In each round every
+cell measures OLD and NEW one after the other, in alternating order, then the floor; the ratio NEW / OLD is
+the median of the rounds' ratios. Realistic payloads go to four bundles, identical ones to `comparable` alone;
+both request `comparable` (see `payloads`). The floor answers the same windows by the Open Inference Protocol.
+Needs wrk and h2load (Debian: wrk, nghttp2-client).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MAKE: Final = (
     "make_comparable_bundle(Path(sys.argv[1]))"
 )
 BESIDE: Final = "fd001,fd002,fd003"
-"""Loaded with `comparable` where payloads are realistic."""
+"""Bundles loaded in addition to `comparable` for realistic payloads."""
 SHAPES: Final = ((64, 1), (8, 64))
-"""Callers, and windows a call."""
+"""Callers, and windows per call."""
 REALISTIC: Final = ("json", "binary", "grpc")
 IDENTICAL: Final = ("json", "oip json", "binary", "grpc", "oip grpc")
 AT_THE_FLOOR: Final = {"json": "oip json", "grpc": "oip grpc"}
-"""The floor's protocols, each by the protocol of the service that it stands beside."""
+"""Protocols of the floor, by the protocol of the service to compare with."""
 CELLS: Final = (
     *(Load(door, *shape, realistic=True) for door in REALISTIC for shape in ((1, 1), *SHAPES)),
     *(Load(door, *shape) for door in IDENTICAL for shape in SHAPES),
@@ -59,7 +59,7 @@ def main(
     floor: Annotated[Path | None, typer.Option(help="The floor's handler, an ASGI application.")] = None,
     output: Path = Path("bench-results"),
 ) -> None:
-    """Measure, and leave versions.md and versions.json in OUTPUT."""
+    """Measure, and write versions.md and versions.json to OUTPUT."""
     require_generators()
     if len(checkout) != 2:
         raise typer.BadParameter(f"expected two checkouts, got {len(checkout)}")
@@ -88,16 +88,16 @@ def main(
 
 
 def order(names: Any, number: int) -> list[str]:
-    """The versions as they are asked in a round: each is first in every other one."""
+    """Return the order of the versions in a round; it alternates."""
     return list(names) if number % 2 == 0 else list(reversed(list(names)))
 
 
 class Run:
-    """Everything measured of two versions and, where there is one, of the floor.
+    """Measurements of two versions and, if given, of the floor.
 
     Attributes:
         versions: Checkouts by their roles.
-        figures: By role and name, one value a round.
+        figures: By role and name, one value per round.
     """
 
     def __init__(self, versions: dict[str, Path], floor: Path | None, folder: Path, seconds: int) -> None:
@@ -123,7 +123,7 @@ class Run:
         return str(folder / "comparable")
 
     def start(self, name: str) -> None:
-        """Start a version with four bundles, and note the seconds until it is ready."""
+        """Start a version with four bundles, and record the seconds until it is ready."""
         with ExitStack() as stack:
             self.figures[name].setdefault("ready s", []).append(
                 self._version(stack, name, realistic=True).ready
@@ -142,7 +142,7 @@ class Run:
         return stack.enter_context(serving("envoy", bundles, state, checkout=self.versions[name]))
 
     def ceiling(self) -> None:
-        """Measure what bare ONNX Runtime reaches on these cores now."""
+        """Measure bare ONNX Runtime on these cores."""
         found: Figures = {}
         measure_ceiling(str(self._own), self._seconds, found)
         for figures in self.figures.values():
@@ -150,7 +150,7 @@ class Run:
                 figures.setdefault(name, []).extend(values)
 
     def ask(self, servers: dict[str, Served], cell: Load, number: int) -> None:
-        """Ask every server in turn for one cell."""
+        """Measure one cell on every server in turn."""
         for name in [*order(self.versions, number), *([FLOOR] if FLOOR in servers else [])]:
             doors = AT_THE_FLOOR if name == FLOOR else {}
             asked = replace(cell, protocol=doors.get(cell.protocol, cell.protocol))
@@ -158,7 +158,7 @@ class Run:
             measure(cell, calls, servers[name], self._seconds, self.figures[name])
 
     def memory(self, servers: dict[str, Served], payload: str) -> None:
-        """Note what a worker holds after the load: the largest."""
+        """Record the largest memory of a worker after the load."""
         for name, served in servers.items():
             held = [of(pid) for pid in served.workers()]
             for kind, values in zip(("RSS", "PSS", "anonymous"), zip(*held, strict=True), strict=True):

@@ -18,7 +18,7 @@ COLUMNS: Final = (
     ("p99 ms", "p99 ms", 2, (OLD, NEW)),
     ("cpu s per 1000", "CPU s per 1000", 3, (OLD, NEW, FLOOR)),
 )
-"""Figures by name, each with its heading, digits and the servers side by side."""
+"""Figures by name: heading, digits and servers to show."""
 HEADINGS: Final = (
     "cell", "new / old", "rounds", "CPU new / old",
     *(f"{heading}: {', '.join(sides)}" for _, heading, _, sides in COLUMNS), "failed",
@@ -26,17 +26,17 @@ HEADINGS: Final = (
 
 
 def middle(figures: Figures, name: str) -> float:
-    """The median of a figure; NaN where it was not measured."""
+    """Return the median of a figure; NaN if it was not measured."""
     return statistics.median(figures.get(name) or [float("nan")])
 
 
 def ratios(kept: dict[str, Figures], name: str) -> list[float]:
-    """A figure of the new version over the old one's, one a round."""
+    """Return the ratios of a figure, new version over old, one per round."""
     return [new / old for old, new in zip(kept[OLD][name], kept[NEW][name], strict=True)]
 
 
 def rows(kept: dict[str, Figures], cells: list[str]) -> list[list[str]]:
-    """One row a cell, as `HEADINGS` say."""
+    """Return one row per cell, with the columns of `HEADINGS`."""
     lines: list[list[str]] = []
     for cell in cells:
         found = ratios(kept, f"{cell}: windows/s")
@@ -52,12 +52,12 @@ def rows(kept: dict[str, Figures], cells: list[str]) -> list[list[str]]:
 
 
 def markdown(kept: dict[str, Figures], cells: list[str]) -> str:
-    """The summary, then the cells as a table."""
+    """Write the summary, then the table of cells."""
     return f"{summary(kept)}\n\n{table(HEADINGS, rows(kept, cells))}"
 
 
 def summary(kept: dict[str, Figures]) -> str:
-    """Ceiling, cold start and memory, one line each."""
+    """Write ceiling, cold start and memory, one line each."""
     ceiling, alone = middle(kept[OLD], "ceiling windows/s"), middle(kept[OLD], "alone ms")
     starts = ", ".join(f"{name} {middle(kept[name], 'ready s'):.2f} s" for name in (OLD, NEW))
     found = [

@@ -1,7 +1,7 @@
-"""Two services behind HAProxy, and callers who count how each request ends.
+"""Two services behind HAProxy, and callers that count the outcome of each request.
 
-HAProxy asks each service's /readyz twice a second. It hands requests to both in turn, also those of one
-HTTP/2 connection.
+HAProxy asks each service's /readyz twice a second. It sends requests to both in turn, also those of
+one HTTP/2 connection.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ backend grpc
   server b 127.0.0.1:{b} proto h2 check-proto h1
 """
 HAPROXY: Final = shutil.which("haproxy", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
-"""Debian keeps servers where only root looks."""
+"""Folder of servers on Debian, outside the PATH of users."""
 PATIENCE_SECONDS: Final = 60
 ROUTES: Final = {
     "http": ("200", ("/v1/predict", "/v1/units/{unit}/cycles")),
@@ -65,14 +65,14 @@ Ask = Callable[[], None]
 
 
 def require_haproxy() -> None:
-    """End with status 2 without HAProxy."""
+    """Exit with status 2 if HAProxy is missing."""
     if HAPROXY is None:
         print("haproxy is not installed: apt install haproxy", file=sys.stderr)
         raise SystemExit(2)
 
 
 class Load:
-    """Callers that ask without a pause until told to stop; counts outcomes by protocol."""
+    """Callers that send requests without a pause until they are stopped; counts outcomes by protocol."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[tuple[str, str]] = Counter()
@@ -81,11 +81,11 @@ class Load:
 
     @property
     def failed(self) -> int:
-        """Requests that were not answered."""
+        """Number of requests without an answer."""
         return sum(count for (_, outcome), count in self.outcomes.items() if outcome != "answered")
 
     def ask(self, protocol: str, once: Ask) -> None:
-        """Ask again and again."""
+        """Send requests until stopped."""
         while not self._stop.is_set():
             try:
                 once()
@@ -98,7 +98,7 @@ class Load:
 
     @contextmanager
     def running(self, asks: list[tuple[str, Ask]]) -> Generator[None]:
-        """Ask while the block runs."""
+        """Send requests while the block runs."""
         with ThreadPoolExecutor(len(asks)) as threads:
             for each in asks:
                 threads.submit(self.ask, *each)
@@ -114,12 +114,12 @@ class Load:
 
 
 class Pair:
-    """Two services that end and start one by one.
+    """Two services that stop and start one by one.
 
     Attributes:
         http: Port of HAProxy for HTTP.
         grpc: Port of HAProxy for gRPC.
-        servers: The services themselves.
+        servers: The services.
     """
 
     def __init__(self, folder: Path, bundle: str, settings: dict[str, str]) -> None:
@@ -140,20 +140,20 @@ class Pair:
         wait_until(lambda: is_used(new), PATIENCE_SECONDS, what="requests at the new service")
 
     def stop(self, number: int) -> int:
-        """End a service by SIGTERM; return its exit status."""
+        """Stop a service by SIGTERM; return its exit status."""
         status = self.servers[number].stop()
         self._stacks[number].close()
         return status
 
     def kill(self, number: int) -> None:
-        """End a service by SIGKILL, with all its workers."""
+        """Kill a service and all its workers by SIGKILL."""
         process = self.servers[number].process
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self._stacks[number].close()
 
     def close(self) -> None:
-        """End both; a second SIGTERM, which each gets at the end of its block, skips the lame-duck time."""
+        """Stop both; each gets a second SIGTERM at the end of its block, which skips the lame-duck time."""
         for server in self.servers:
             server.process.terminate()
         for stack in self._stacks:
@@ -162,7 +162,7 @@ class Pair:
 
 @contextmanager
 def balanced(folder: Path, bundle: str, *, retries: int = 0, **settings: str) -> Iterator[Pair]:
-    """Start two services at once, and HAProxy before them.
+    """Start two services at once, and HAProxy in front.
 
     HAProxy repeats a request `retries` times, at the other service, if it could not connect.
     """
@@ -173,7 +173,7 @@ def balanced(folder: Path, bundle: str, *, retries: int = 0, **settings: str) ->
         config.write_text(CONFIG.format(http=pair.http, grpc=pair.grpc, a=a, b=b, retries=retries))
         process = subprocess.Popen([HAPROXY or "", "-f", config, "-db", "-q"])
         try:
-            # Once a request has gone through, HAProxy has seen a service.
+            # If a request succeeds, HAProxy has seen a service as ready.
             url = f"http://127.0.0.1:{pair.http}/readyz"
             wait_until(lambda: httpx.get(url, trust_env=False).is_success, PATIENCE_SECONDS, what="HAProxy")
             yield pair
@@ -185,7 +185,7 @@ def balanced(folder: Path, bundle: str, *, retries: int = 0, **settings: str) ->
 
 
 def asks_of(given: dict[str, Any], pair: Pair, callers: int, opened: ExitStack) -> list[tuple[str, Ask]]:
-    """Callers by both protocols, each with a connection of its own, which `opened` closes."""
+    """Return callers by both protocols, each on its own connection, which `opened` closes."""
     columns = {name: pb.Series(values=values) for name, values in given["columns"].items()}
     request = pb.PredictRequest(windows=[pb.Window(columns=pb.Columns(columns=columns))])
     asks: list[tuple[str, Ask]] = []
@@ -220,5 +220,5 @@ def answered(server: Server) -> dict[str, float]:
 
 
 def is_used(server: Server) -> bool:
-    """Say whether a service has answered by both protocols."""
+    """Return whether a service has answered by both protocols."""
     return all(answered(server).values())

@@ -1,4 +1,4 @@
-"""Hostile bodies: below the size limit, and made to cost as much work as they can."""
+"""Hostile bodies: below the size limit, with as much work as possible."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Hostile(NamedTuple):
 
 
 def _filled(head: str, part: str, tail: str, *, last: str = "") -> bytes:
-    """The part as often as it fits between head and tail."""
+    """Repeat the part as often as it fits between head and tail."""
     count = (SIZE - len(head) - len(tail) - len(last)) // len(part)
     return (head + part * count + (last or part[:-1]) + tail).encode()
 
@@ -67,13 +67,13 @@ def bad_rows() -> Hostile:
 
 
 def _numbers(value: str, *, width: int) -> Callable[[], Hostile]:
-    """1,024 windows whose columns are full of one value, which takes so many bytes in all columns."""
+    """Make 1,024 windows filled with one value; `width` is the bytes of a cycle in all columns."""
     return lambda: _windows(f'{{"columns":{{{_columns(",".join([value] * (SIZE // 1024 // width)))}}}}}')
 
 
 LONG = "1." + "123456789" * 77
 SMALLEST, LARGEST = "1e-310", "1.7976931348623158e308"
-"""Numbers at the ends of float64's range, which some decoders take 300 times as long for."""
+"""Numbers at the ends of float64's range; some decoders need 300 times as long for them."""
 
 
 def _oip(head: str, part: str, tail: str, **options: str) -> Hostile:
@@ -164,7 +164,7 @@ def stream_map() -> Hostile:
 
 
 WIDE = ("setting_1", *(f"sensor_{i}" for i in range(1, 17)))
-"""As many columns as the bundles of C-MAPSS have."""
+"""Number of columns of the C-MAPSS bundles."""
 CYCLES = 60
 
 
@@ -192,7 +192,7 @@ LARGE_ANSWERS: dict[str, Callable[[], Hostile]] = {
     "gRPC, full explanations": _explained_messages,
     "Open Inference, all outputs": _all_outputs,
 }
-"""Requests of a model with `WIDE` columns whose answers are as large as they can be made."""
+"""Make requests of a model with `WIDE` columns whose answers are as large as possible."""
 
 HOSTILE: dict[str, Callable[[], Hostile]] = {
     "a million unknown columns": unknown_columns,

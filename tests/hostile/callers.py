@@ -1,4 +1,4 @@
-"""Callers by every protocol whose answers are checked: right, a documented error, or a finding."""
+"""Callers by every protocol; each answer is right, a documented error, or a finding."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tests.oip import arrays_of, json_request
 
 BUNDLE: Final = "fd001"
 CLOSE: Final = 1e-3
-"""Most difference from the offline answer, in cycles: batches of other sizes add up in another order."""
+"""Maximum difference from the offline answer, in cycles; batches of other sizes round differently."""
 DEADLINE_SECONDS: Final = 10.0
-"""A call that lasts longer is stuck: the service's own deadline is 5 s, the limit of a hung worker 2 s."""
+"""Seconds after which a call is stuck: the service's deadline is 5 s, the limit of a hung worker 2 s."""
 DOCUMENTED: Final = {408, 429, 503, 504}
 DOCUMENTED_CODES: Final = {
     grpc.StatusCode.UNAVAILABLE,
@@ -49,7 +49,7 @@ PACE_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A window, and its RUL computed offline from the same bundle."""
+    """A window, and its RUL, computed offline from the same bundle."""
 
     window: Asked
     rul: float
@@ -76,16 +76,16 @@ def cases() -> list[Case]:
 
 @dataclass
 class Ledger:
-    """What all callers saw.
+    """Observations of all callers.
 
     Attributes:
         ends: Ends of calls, by protocol and status.
-        findings: What must not happen.
-        losses: When connections were lost: right only beside a fault.
+        findings: Events that must not happen.
+        losses: Times of lost connections; allowed only near a fault.
         seconds: Duration of each right answer, in order.
-        predictions: Stored predictions that an answer showed, with their RUL.
-        outcomes: Outcomes that were acknowledged.
-        answered: Predictions with unit and cycle that were answered; the store may lose the last half second.
+        predictions: Stored predictions that an answer listed, with their RUL.
+        outcomes: Acknowledged outcomes.
+        answered: Answered predictions with unit and cycle; the store may lose the last half second.
     """
 
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ class Ledger:
 
     @contextmanager
     def call(self, protocol: str) -> Iterator[None]:
-        """Time one call and judge how it ends."""
+        """Time one call and judge its end."""
         start, status = time.monotonic(), "right"
         try:
             yield
@@ -128,7 +128,7 @@ class Ledger:
 
 
 class _Documented(Exception):
-    """A documented error of the service."""
+    """The service answered with a documented error."""
 
 
 def _checked(answer: httpx.Response, *expected: int) -> httpx.Response:
@@ -143,7 +143,7 @@ def _same(got: float, case: Case) -> None:
 
 
 class HttpCaller:
-    """Predicts for units of its own, reads their history and reports their outcomes."""
+    """Predicts its own units, reads their history and reports their outcomes."""
 
     def __init__(self, client: httpx.Client, name: str, ledger: Ledger, given: Sequence[Case]) -> None:
         self._client, self._name, self._ledger, self._cases = client, name, ledger, given
@@ -181,7 +181,7 @@ class HttpCaller:
 
 
 def ask_oip(client: httpx.Client, ledger: Ledger, given: Sequence[Case], turn: int) -> None:
-    """Ask by the Open Inference Protocol."""
+    """Send requests by the Open Inference Protocol."""
     case = given[turn % len(given)]
     arrays = {
         "readings": case.window.readings[None].astype("<f4"),
@@ -193,7 +193,7 @@ def ask_oip(client: httpx.Client, ledger: Ledger, given: Sequence[Case], turn: i
 
 
 def ask_grpc(stub: rul_v1_pb2_grpc.RulServiceStub, ledger: Ledger, given: Sequence[Case], turn: int) -> None:
-    """Ask for two windows; leave every tenth call at once."""
+    """Predict two windows per call; cancel every tenth call at once."""
     pair = [given[(turn + i) % len(given)] for i in range(2)]
     request = pb.PredictRequest(model=BUNDLE, windows=[case.window.message() for case in pair])
     if turn % 10 == 0:
@@ -207,7 +207,7 @@ def ask_grpc(stub: rul_v1_pb2_grpc.RulServiceStub, ledger: Ledger, given: Sequen
 def ask_stream(
     stub: rul_v1_pb2_grpc.RulServiceStub, ledger: Ledger, given: Sequence[Case], turn: int
 ) -> None:
-    """Open a stream, send readings of one unit, and leave; every tenth time in the middle."""
+    """Open a stream, send readings of one unit, and close it; cancel every tenth stream in the middle."""
     lives = [case for case in given if len(case.window.readings) <= STREAM_READINGS]
     start = STREAM_READINGS * (turn % (len(lives) // STREAM_READINGS))
     life = lives[start : start + STREAM_READINGS]
@@ -224,7 +224,7 @@ def ask_stream(
 
 
 def leave(url: str, body: bytes, sent: int, *, reset: bool) -> None:
-    """Send a part of a request by HTTP and leave, with or without a reset."""
+    """Send a part of a request by HTTP and disconnect, with or without a reset."""
     address = urlsplit(url)
     head = (
         f"POST /v1/predict HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
@@ -235,19 +235,19 @@ def leave(url: str, body: bytes, sent: int, *, reset: bool) -> None:
             if reset:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall((head + body)[:sent])
-    except OSError:  # beside a fault nobody may be there
+    except OSError:  # near a fault no worker may listen
         pass
 
 
 def leave_within(url: str, given: Sequence[Case], turn: int) -> None:
-    """Send a half of a request, or all of it, and do not wait."""
+    """Send half of a request, or all of it, and do not wait."""
     body = msgspec.json.encode({"windows": [given[turn % len(given)].window.json()]})
     leave(url, body, len(body) // 2 if turn % 2 else len(body) + 4096, reset=turn % 3 == 0)
 
 
 @contextmanager
 def asking(url: str, target: str, ledger: Ledger, given: Sequence[Case]) -> Iterator[None]:
-    """Let callers of every kind ask until the block ends."""
+    """Run callers of every kind until the block ends."""
     stop = threading.Event()
 
     def again(ask: Callable[[int], None]) -> None:
@@ -256,7 +256,7 @@ def asking(url: str, target: str, ledger: Ledger, given: Sequence[Case]) -> Iter
             ask(turn)
             turn += 1
 
-    limits = httpx.Limits(max_keepalive_connections=0)  # connections of their own reach every worker
+    limits = httpx.Limits(max_keepalive_connections=0)  # separate connections reach every worker
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
     with ExitStack() as stack:
         clients = [

@@ -43,20 +43,20 @@ from tests.integration.conftest import Server, metrics_of, running, workers_of
 
 GIVE_UP_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 1.0
-"""How long after a recovery a call that the fault hit may still end."""
+"""Seconds after a recovery in which calls that the fault hit may still end."""
 PROBES: Final = 6
 DISK_MEGABYTES: Final = 64
 LEAVERS: Final = 40
 PYVOY: Final = "<Handle Future.set_exception>"
-"""pyvoy tells a cancelled call that its client left; the event loop logs it, without harm."""
+"""Log line of the event loop when pyvoy reports a disconnect to a cancelled call; harmless."""
 
 
 @dataclass
 class Fault:
-    """One fault: when it began, when it was lifted, and when the service had recovered.
+    """One fault: times of its begin, its end and the recovery.
 
-    `waited` is how long it waited for a core: this program, or the supervisor until it had noticed and then
-    the new worker, whichever is longer.
+    `waited` is the time that the recovery waited for a core: in this program, or in the supervisor until it
+    noticed and then in the new worker, whichever is longer.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Fault:
 
     @property
     def own_seconds(self) -> float:
-        """Return the recovery less the time in which other programs held the core that it needed."""
+        """Return the recovery time minus the wait for cores held by other programs."""
         return max(0.0, self.recovery_seconds - self.waited)
 
 
@@ -90,7 +90,7 @@ class Chaos:
     faults: list[Fault] = field(default_factory=list)
 
     def kinds(self) -> dict[str, tuple[int, Callable[[], list[psutil.Process] | None]]]:
-        """Return every fault with its weight; a fault returns the processes that must end, if any."""
+        """Return each fault with its weight; a fault returns the processes that must end, if any."""
         found = {
             "kill a worker (SIGKILL)": (3, self.kill),
             "kill every worker": (1, self.kill_all),
@@ -171,14 +171,14 @@ class Chaos:
             filler.unlink()
 
     def break_once(self, kind: str, fault: Callable[[], list[psutil.Process] | None]) -> Fault:
-        """Inject a fault, wait for the recovery, and keep both."""
+        """Inject a fault, wait for the recovery, and record both."""
         made, before, waited = (
             Fault(kind, time.monotonic()),
             workers_of(self.server),
             waited_seconds(os.getpid()),
         )
         victims = fault() or []
-        # A process fault counts from its begin; the others end when they are lifted.
+        # A process fault counts from its begin, others from their end.
         made.lifted = made.begun if victims else time.monotonic()
         noticed, supervisor = 0.0, self.server.process.pid
         waited_before = waited_seconds(supervisor)
@@ -196,7 +196,7 @@ class Chaos:
         return made
 
     def recovered(self) -> bool:
-        """Ask over new connections: every worker serves, and so does the store."""
+        """Check over new connections that every worker and the store serve."""
         try:
             if metrics_of(self.server)["rul_workers", ()] < self.workers:
                 return False
@@ -212,7 +212,7 @@ class Chaos:
 
 
 def waited_seconds(pid: int) -> float:
-    """Read how long the main thread, or the thread of a new worker that did most, waited for a core."""
+    """Read how long the main thread, or the busiest thread of a new worker, waited for a core."""
     if pid == os.getpid():
         return _waited(Path(f"/proc/{pid}/schedstat"))
     return max(map(_waited, Path(f"/proc/{pid}/task").glob("*/schedstat")))
@@ -227,7 +227,7 @@ def _waited(account: Path) -> float:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """Mount a small tmpfs for the store; None where that is not permitted."""
+    """Mount a small tmpfs for the store; None if that is not permitted."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m", "none", str(folder)]
     mounted = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
@@ -239,7 +239,7 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 def lost_writes(url: str, ledger: Ledger) -> list[str]:
-    """Compare what was acknowledged with what the database has."""
+    """Compare acknowledged writes with the database."""
     database = Database(engine_of(store_url(url)))
     with database.reading() as connection:
         columns = (PREDICTIONS.c.unit, PREDICTIONS.c.last_cycle, PREDICTIONS.c.rul)
@@ -260,7 +260,7 @@ def lost_writes(url: str, ledger: Ledger) -> list[str]:
 
 
 def unexplained(ledger: Ledger, faults: list[Fault]) -> list[str]:
-    """Find lost connections that no fault explains."""
+    """Return lost connections that no fault explains."""
     spans = [(fault.begun, fault.recovered + GRACE_SECONDS) for fault in faults]
     return [
         f"connection lost without a fault at {start:.1f}"
@@ -284,7 +284,7 @@ def fault_table(faults: list[Fault]) -> str:
 
 
 def report(chaos: Chaos, ledger: Ledger, findings: list[str]) -> str:
-    """Write what was seen."""
+    """Write the observations."""
     by_end: dict[str, int] = defaultdict(int)
     for (_, status), count in ledger.ends.items():
         by_end[status] += count

@@ -1,4 +1,4 @@
-"""No hostile test hangs: each has a generous time limit."""
+"""A generous time limit for each hostile test, so that none hangs."""
 
 import signal
 
@@ -10,7 +10,7 @@ SECONDS_AN_EXAMPLE = 0.1
 
 @pytest.fixture(autouse=True)
 def time_limit(request):
-    """Raise TimeoutError in a test that takes too long, again and again until it ends."""
+    """Raise TimeoutError in a test that takes too long, repeatedly until it ends."""
 
     def end(*_):
         raise TimeoutError(f"{request.node.name} took more than {limit:g} s")

@@ -1,7 +1,7 @@
-"""Callers that cost little: requests made once, answers read for their status alone.
+"""Cheap callers: requests are made once, and only the status of answers is read.
 
-A closed loop: each caller waits for its answer, or for as long as a refusal asks, before it asks again.
-HTTP/2 is written here because `grpc.aio` takes more CPU for a call than the service does.
+A closed loop: each caller waits for its answer, or for the time that a refusal asks, before the next request.
+HTTP/2 is written here because `grpc.aio` uses more CPU per call than the service.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tests.benchmarks.loads import GrpcCall, HttpCall
 
 RECONNECT_SECONDS: Final = 0.1
 STATUS_NAME: Final = bytes.fromhex("889acac8b21234da8f")
-"""`grpc-status` as it stands in trailers, with its length (RFC 7541, 5.2)."""
+"""`grpc-status` as encoded in trailers, with its length (RFC 7541, 5.2)."""
 CODES: Final = {status.value[0]: status.name for status in grpc.StatusCode}
 PUSHBACK_NAME: Final = bytes.fromhex("909acac8b5854d9e96aed44f18c9d56a51")
 EXHAUSTED_SECONDS: Final = 1.0
-"""Pause of a gRPC caller that was refused."""
+"""Pause of a refused gRPC caller."""
 
 
 @dataclass
 class Tally:
-    """Ends of calls by their codes, and the seconds of each that was answered."""
+    """Numbers of calls by code, and the seconds of each answered call."""
 
     codes: Counter[str] = field(default_factory=Counter[str])
     seconds: list[float] = field(default_factory=list[float])
@@ -67,7 +67,7 @@ class Caller(asyncio.Protocol):
         self.ask()
 
     def begin(self) -> None:
-        """Send what a connection begins with."""
+        """Send the preface of a connection."""
 
     def ask(self) -> None:
         """Send the next call."""
@@ -81,7 +81,7 @@ class Caller(asyncio.Protocol):
         raise NotImplementedError
 
     def ended(self, code: str, pause: float) -> None:
-        """Note an answer, and ask again."""
+        """Record an answer, and send the next call."""
         self.is_waiting = False
         self.tally.codes[code] += 1
         if code in {"200", "OK"}:
@@ -101,14 +101,14 @@ class Caller(asyncio.Protocol):
             loop.call_later(RECONNECT_SECONDS, lambda: loop.create_task(self.connect()))
 
     def stop(self) -> None:
-        """Ask no more, and leave."""
+        """Stop sending, and disconnect."""
         self.stopped = True
         if self.transport is not None:
             self.transport.abort()
 
 
 class HttpCaller(Caller):
-    """A caller by HTTP/1.1."""
+    """A caller over HTTP/1.1."""
 
     def begin(self) -> None:
         self.missing = -1
@@ -139,7 +139,7 @@ class HttpCaller(Caller):
 
 
 class GrpcCaller(Caller):
-    """A caller by gRPC over HTTP/2, whose header tables are empty so that every block can be read alone."""
+    """A gRPC caller over HTTP/2 with empty header tables, so that each block can be read alone."""
 
     def begin(self) -> None:
         self.stream, self.unsent, self.frames = -1, memoryview(b""), http2.Frames()
@@ -154,7 +154,7 @@ class GrpcCaller(Caller):
         self.push()
 
     def push(self) -> None:
-        """Send of the message what flow control lets through."""
+        """Send as much of the message as flow control allows."""
         while (
             self.unsent
             and (size := min(len(self.unsent), http2.FRAME_BYTES, self.room, self.stream_room)) > 0
@@ -193,7 +193,7 @@ class GrpcCaller(Caller):
             self.ended(*(("reset", 0.0) if kind != http2.HEADERS else status_of(body)))
 
     def widen(self, stream: int, more: int) -> None:
-        """Let more through, of the connection or of the call."""
+        """Widen the window of the connection or of the call."""
         if stream == 0:
             self.room += more
         elif stream == self.stream:
@@ -202,7 +202,7 @@ class GrpcCaller(Caller):
 
 
 def status_of(trailers: bytes) -> tuple[str, float]:
-    """The code of a call's end, and the pause that a refused caller makes."""
+    """Return the code of a call's end, and the pause of a refused caller."""
     code = CODES[int(_value(trailers, STATUS_NAME) or "2")]
     if code != "RESOURCE_EXHAUSTED":
         return code, 0.0
@@ -211,7 +211,7 @@ def status_of(trailers: bytes) -> tuple[str, float]:
 
 
 def _value(trailers: bytes, name: bytes) -> str:
-    """The digits behind a name; in Huffman's code 0 to 2 have five bits, the others six (RFC 7541, B)."""
+    """Read the digits after a name; in Huffman's code 0 to 2 have five bits, the others six (RFC 7541, B)."""
     at = trailers.find(name) + len(name)
     if at < len(name):
         return ""
@@ -228,7 +228,7 @@ def _value(trailers: bytes, name: bytes) -> str:
 
 
 def prepared(call: HttpCall | GrpcCall, address: str) -> Any:
-    """A call as its caller sends it."""
+    """A call as bytes to send."""
     if isinstance(call, HttpCall):
         return call.raw(address)
     message = b"\0" + len(call.message).to_bytes(4, "big") + call.message
@@ -237,7 +237,7 @@ def prepared(call: HttpCall | GrpcCall, address: str) -> Any:
 
 @dataclass
 class Ends:
-    """What came of a load: ends by code, seconds of answered calls, and the callers' CPU over their time."""
+    """Outcome of a load: calls by code, seconds of answered calls, share of a core used by the callers."""
 
     codes: Counter[str]
     seconds: list[float]
@@ -254,7 +254,7 @@ async def closed_loop(
     settle: float,
     is_patient: bool,
 ) -> Ends:
-    """Run callers for `seconds` behind `settle` seconds that do not count."""
+    """Run callers for `seconds`, after `settle` seconds that do not count."""
     host, _, port = address.partition(":")
     kind = HttpCaller if isinstance(calls[0], HttpCall) else GrpcCaller
     made, tally = [prepared(call, address) for call in calls], Tally()

@@ -1,9 +1,9 @@
-"""Feed damaged and forged files to each parser of files; each is read, or refused with an error of ours.
+"""Feed damaged and forged files to each file parser; each is read, or refused with an error of this project.
 
     python -m tests.hostile.files                     # short
     python -m tests.hostile.files --examples 100000   # long: new inputs, 100,000 a parser
 
-No traceback of a library, and no input over a second of CPU. On failure hypothesis prints the shrunk input.
+A traceback of a library, or an input over a second of CPU, is a failure; hypothesis prints the shrunk input.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SECONDS = 1.0
 ORIGIN = Path("bundle") / MODEL
 MANIFEST = make_manifest()
 TEXT = MANIFEST.to_metadata()[METADATA_KEY]
-"""The manifest whose parts are altered."""
+"""Text of the manifest, to be altered."""
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(10**400),
@@ -72,7 +72,7 @@ DTYPES = st.sampled_from(
 
 @st.composite
 def edited(draw: st.DrawFn, stored: bytes) -> bytes:
-    """Bytes with some parts replaced."""
+    """Replace some parts of bytes."""
     for place, length, by in draw(EDITS):
         at = int(place * len(stored))
         stored = stored[:at] + by + stored[at + length :]
@@ -81,7 +81,7 @@ def edited(draw: st.DrawFn, stored: bytes) -> bytes:
 
 @st.composite
 def altered(draw: st.DrawFn, text: str) -> str:
-    """JSON with one part replaced, removed, repeated or exchanged."""
+    """Replace, remove, repeat or exchange one part of JSON."""
     whole: Any = json.loads(text)
     holder, key = {"whole": whole}, "whole"
     while isinstance(holder[key], dict | list) and holder[key] and draw(st.integers(0, 5)):
@@ -103,7 +103,7 @@ def altered(draw: st.DrawFn, text: str) -> str:
 
 @st.composite
 def rearranged(draw: st.DrawFn, arrays: dict[str, Any]) -> bytes:
-    """An `npz` of which one array has another type, shape, value or name."""
+    """Change type, shape, value or name of one array of an `npz`."""
     changed = dict(arrays)
     name = draw(st.sampled_from(sorted(changed)))
     array = changed.pop(name)
@@ -133,7 +133,7 @@ def _packed(arrays: dict[str, Any]) -> bytes:
 
 @cache
 def golden_arrays() -> dict[str, Any]:
-    """Golden windows that fit the manifest."""
+    """Make golden windows that fit the manifest."""
     shapes = output_shapes(MANIFEST, windows=2, cycles=4)
     return {
         "readings": np.full((2, 4, len(MANIFEST.columns)), 50, np.float32),
@@ -145,7 +145,7 @@ def golden_arrays() -> dict[str, Any]:
 
 @cache
 def reference_arrays() -> dict[str, Any]:
-    """The drift reference that fits the manifest."""
+    """Make the drift reference that fits the manifest."""
     text = drift_reference(MANIFEST).to_metadata()[REFERENCE_KEY]
     with np.load(io.BytesIO(base64.b85decode(text))) as stored:
         return {name: stored[name] for name in stored.files}
@@ -189,9 +189,9 @@ def digests(stored: bytes) -> None:
 
 
 def check(read: Callable[[], object]) -> None:
-    """Check that an input is read or refused in time, with one printable line where a bundle is refused.
+    """Check that an input is read or refused in time; the error of a bundle is one printable line.
 
-    A slow input is slow each time; a pause of the garbage collector is not.
+    Slow inputs are tried again, because a pause of the garbage collector is slow only once.
     """
     assert any(_seconds(read) < SECONDS for _ in range(3))
 
@@ -209,7 +209,7 @@ def _seconds(read: Callable[[], object]) -> float:
 
 @cache
 def table_bytes(suffix: str) -> bytes:
-    """A small table that is read without error."""
+    """Make a small valid table."""
     units = [numbered_unit(3, columns=3, unit=name) for name in ("a", "b")]
     if suffix == ".csv":
         return csv_text(units, PUMPS.schema)
@@ -242,7 +242,7 @@ def table(suffix: str) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def sheet(draw: st.DrawFn) -> bytes:
-    """A spreadsheet of which one part is edited."""
+    """Edit one part of a spreadsheet."""
     with zipfile.ZipFile(io.BytesIO(table_bytes(".xlsx"))) as whole:
         parts = {name: whole.read(name) for name in whole.namelist()}
     name = draw(st.sampled_from(sorted(parts)))
@@ -269,7 +269,7 @@ PARSERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
 
 
 def fuzz(name: str, *, examples: int, repeatable: bool) -> None:
-    """Feed so many inputs to one parser."""
+    """Feed a number of inputs to one parser."""
     inputs, read = PARSERS[name]
 
     @settings(

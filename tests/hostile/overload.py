@@ -1,11 +1,11 @@
-"""Goodput under more callers than the service can answer, as a table.
+"""Goodput under overload, as a table.
 
     python -m tests.hostile.overload [--seconds 60] [--checkout PATH]
 
-For each protocol and size of calls, 1x is the most callers of whom none is refused; then 1x, 2x, 4x and 8x
-take turns. Refused callers wait for as long as `Retry-After` asks (a second by gRPC); with `--impatient`
-they ask again at once. `/livez` is asked meanwhile by another process, on connections of its own. Callers
-and server share the machine: a cell is marked `*` where the callers took most of a core.
+For each protocol and call size, 1x is the largest number of callers without a refusal; then 1x, 2x, 4x and
+8x take turns. Refused callers wait as long as `Retry-After` asks (a second by gRPC); with `--impatient` they
+retry at once. Another process polls `/livez` on its own connections. Callers and server share the machine:
+`*` marks cells in which the callers used most of a core.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ ROUND_SECONDS: Final = 15.0
 PROBE_SECONDS: Final = 0.02
 PROBES: Final = 4
 MOST_CALLERS: Final = 128
-"""At 1x: 8x are 1,024 connections, and more would test connections."""
+"""Maximum callers at 1x: 8x are 1,024 connections, and more would test connections."""
 BUSY: Final = 0.8
 """Share of a core above which the callers themselves may be the limit."""
 
 
 @dataclass
 class Cell:
-    """Everything measured at one number of callers."""
+    """Measurements at one number of callers."""
 
     callers: int
     codes: Counter[str] = field(default_factory=Counter[str])
@@ -70,22 +70,22 @@ class Cell:
 
     @property
     def goodput(self) -> float:
-        """Answered calls a second."""
+        """Answered calls per second."""
         return sum(self.codes[code] for code in ANSWERED) / self.elapsed
 
     @property
     def answers_per_cpu_second(self) -> float:
-        """Answered calls for each second of the server's CPU: comparable where other programs take cores."""
+        """Answered calls per CPU second of the server; comparable on a busy machine too."""
         return sum(self.codes[code] for code in ANSWERED) / self.server_cpu
 
     @property
     def refused(self) -> int:
-        """Calls that were refused for want of room."""
+        """Number of calls refused because of overload."""
         return sum(self.codes[code] for code in REFUSED)
 
     @property
     def failed(self) -> Counter[str]:
-        """Every other end, by code."""
+        """Numbers of all other ends, by code."""
         return Counter({code: n for code, n in self.codes.items() if code not in (*ANSWERED, *REFUSED)})
 
 
@@ -105,7 +105,7 @@ def run_round(
 
 @contextmanager
 def watched(served: Served) -> Generator[tuple[list[float], list[float]]]:
-    """Ask for `/livez` and read the memory until the end of the block."""
+    """Poll `/livez` and read the memory until the block ends."""
     context = get_context("spawn")
     near, far = context.Pipe()
     probe = context.Process(target=_probe, args=(served.target, far), daemon=True)
@@ -132,7 +132,7 @@ def watched(served: Served) -> Generator[tuple[list[float], list[float]]]:
 
 
 def _probe(address: str, pipe: Any) -> None:
-    """Ask for `/livez` on a few connections in turn, so that each worker has one."""
+    """Poll `/livez` on a few connections in turn, so that each worker has one."""
     waits: list[float] = []
     clients = [httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=30) for _ in range(PROBES)]
     for client in clients:
@@ -151,7 +151,7 @@ def _probe(address: str, pipe: Any) -> None:
 
 
 def sustainable(served: Served, protocol: str, windows: int, seconds: float) -> int:
-    """Find the most callers, by doubling, of whom none is refused and none fails."""
+    """Find, by doubling, the largest number of callers without a refusal or failure."""
     callers = 1
     while callers < MOST_CALLERS:
         cell = Cell(2 * callers)
@@ -164,7 +164,7 @@ def sustainable(served: Served, protocol: str, windows: int, seconds: float) -> 
 
 
 def measured(served: Served, load: Load, seconds: float, *, callers: int, is_patient: bool) -> list[Cell]:
-    """All factors in turn, in rounds, so that a change of the machine's speed meets each."""
+    """Measure all factors in turn, in rounds, so that a change of the machine's speed affects each."""
     rounds = max(1, round(seconds / ROUND_SECONDS))
     cells = [Cell(callers * factor) for factor in FACTORS]
     for _ in range(rounds):
@@ -181,7 +181,7 @@ HEADS: Final = (
 
 
 def rows(name: str, cells: list[Cell], fresh_mib: float) -> list[list[str]]:
-    """The table's rows of one load."""
+    """Return the table's rows for one load."""
     peak = max(cell.goodput for cell in cells) or 1.0
     best = max(cell.answers_per_cpu_second for cell in cells) or 1.0
     found: list[list[str]] = []

@@ -2,9 +2,9 @@
 
     .venv/dev/bin/python -m tests.hostile.replicas [--units 12] [--cycles 120] [--callers 4] [--bundle fd001]
 
-Callers predict by HTTP and gRPC, each protocol over connections that all of them share; none repeats a
-request. Devices send readings out of order, some twice: half of them with `rul_client` by HTTP, the others by
-gRPC with its retry policy. HAProxy repeats a request only if it could not connect. Exit status: 0 if every
+Callers predict by HTTP and gRPC; all callers of a protocol share connections, and none retries. Devices send
+readings out of order, some twice: half of the devices with `rul_client` by HTTP, the others by gRPC with its
+retry policy. HAProxy repeats a request only if it could not connect. Exit status: 0 if every
 promise of docs/reliability.md holds, 1 otherwise, 2 without HAProxy.
 """
 
@@ -39,13 +39,13 @@ from tests.waiting import wait_until
 RETRIES: Final = 3
 LAME_DUCK_SECONDS: Final = 3
 MOST_LOST: Final = 2
-"""Requests that a killed replica costs a caller: the one in flight, and one sent while its processes end."""
+"""Maximum failed requests per caller of a killed replica: one in flight, and one sent while it ends."""
 PHASES: Final = {"shared": 1 / 3, "drained": 1 / 2, "killed": 1.0}
-"""Of the readings that devices have left, the share that they report in each."""
+"""Share of the remaining readings that devices report in each phase."""
 SHARED_REQUESTS: Final = 200
-"""Requests of each protocol, at least, from which the shares are taken."""
+"""Minimum requests of each protocol for a comparison of shares."""
 MOST_SHARE: Final = 1.1
-"""Of the busier replica over the other."""
+"""Maximum ratio of predictions, the busier replica over the other."""
 TOLERANCE: Final = 1e-4
 RETRY_POLICY: Final = json.dumps(
     {
@@ -63,7 +63,7 @@ RETRY_POLICY: Final = json.dumps(
         ]
     }
 )
-"""As any gRPC client takes it."""
+"""Retry policy, as for any gRPC client."""
 
 
 def devices_of(bundle: str, *, units: int, cycles: int) -> Devices:
@@ -79,7 +79,7 @@ def devices_of(bundle: str, *, units: int, cycles: int) -> Devices:
 
 @contextmanager
 def reporting(devices: Devices, pair: Pair, share: float) -> Generator[None]:
-    """Report through HAProxy, half of the units by gRPC; enter the block after half of the readings."""
+    """Report through HAProxy, half of the units by gRPC; half of the readings before the block."""
     half = devices.sent + share * sum(map(len, devices.left.values())) / 2
     with ExitStack() as opened:
         client = opened.enter_context(Client(f"http://127.0.0.1:{pair.http}"))
@@ -104,13 +104,13 @@ def reporting(devices: Devices, pair: Pair, share: float) -> Generator[None]:
 
 @dataclass
 class Result:
-    """What callers and devices saw.
+    """Observations of callers and devices.
 
     Attributes:
         loads: Outcomes of the callers' requests, by phase.
         shares: Predictions of the busier replica over those of the other, by protocol.
-        acknowledged: Readings.
-        worst: Largest distance of a unit's answer, by each replica, to that of its whole window.
+        acknowledged: Number of acknowledged readings.
+        worst: Largest difference of a unit's answer, by each replica, to that of its whole window.
     """
 
     callers: int
@@ -120,7 +120,7 @@ class Result:
     worst: list[float] = field(default_factory=list[float])
 
     def is_right(self) -> bool:
-        """Say whether every promise holds."""
+        """Return whether every promise holds."""
         return (
             max(self.shares.values()) <= MOST_SHARE
             and self.loads["shared"].failed == self.loads["drained"].failed == 0
@@ -130,7 +130,7 @@ class Result:
 
 
 def run(pair: Pair, devices: Devices, callers: int) -> Result:
-    """Let callers ask and devices report while both replicas serve, one is drained, and one is killed."""
+    """Run callers and devices while both replicas serve, one is drained, and one is killed."""
 
     def share() -> None:
         load = result.loads["shared"]
@@ -174,7 +174,7 @@ def _shares(before: list[dict[str, float]], after: list[dict[str, float]]) -> di
 
 @contextmanager
 def replicas(folder: Path, bundle: str) -> Iterator[Pair]:
-    """Two replicas that start at once on an empty database, behind HAProxy."""
+    """Start two replicas at once on an empty database, behind HAProxy."""
     settings: dict[str, Any] = {"lame_duck_seconds": str(LAME_DUCK_SECONDS)}
     with (
         postgresql() as database,

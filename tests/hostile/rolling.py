@@ -2,7 +2,7 @@
 
     .venv/dev/bin/python -m tests.hostile.rolling [--rounds 1] [--callers 4] [--lame-duck 5] [--bundle fd001]
 
-HAProxy asks each service's /readyz twice a second and repeats no request. `--lame-duck 0` shows what fails
+HAProxy asks each service's /readyz twice a second and repeats no request. `--lame-duck 0` shows the failures
 without the lame-duck time. Exit status: 0 without a failed request, 1 otherwise, 2 without HAProxy.
 """
 
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 
 def roll(*, rounds: int, callers: int, lame_duck: float, bundle: str, folder: Path) -> Load:
-    """Restart both services in turn, so many rounds, under load."""
+    """Restart both services in turn, in rounds, under load."""
     simulated = folder / "request.json"
     made = rul(
         "simulate", "--bundle", bundle, "--units", 1, "--truncate", "--format", "json", "--output", simulated

@@ -1,11 +1,11 @@
-"""Attack a running service with slow and many clients, and print what it holds before, during and after.
+"""Attack a running service with slow and many clients; print its memory before, during and after.
 
     python -m tests.hostile.slow_clients                              # short, some two minutes
     python -m tests.hostile.slow_clients --connections 1000 --hold 60 # longer
 
-Each attack runs against a fresh service that asks for a key. The table has the resident memory of all workers
-(MiB), how many of the attack's connections were cut at once and how many are still open at the end, and the
-slowest `/livez` of another caller.
+Each attack runs against a fresh service that needs a key. The table has the resident memory of all workers
+(MiB), the number of the attack's connections that were cut at once and that are still open at the end, and
+the slowest `/livez` of another caller.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ REFLECT: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack: its clients each open one connection, and keep it."""
+    """One attack; each of its clients opens one connection and keeps it."""
 
     name: str
     begin: Callable[[str, int], Awaitable[asyncio.StreamReader]]
     share: float = 1.0
-    """Of the connections that were asked for: bodies take long to send."""
+    """Share of the requested connections, because bodies take long to send."""
 
 
 _open: list[asyncio.StreamWriter] = []
@@ -88,7 +88,7 @@ def slow_body(key: str) -> Callable[[str, int], Awaitable[asyncio.StreamReader]]
 def streams(
     path: str, message: bytes, *, count: int, key: str = "", ended: bool = False
 ) -> Callable[[str, int], Awaitable[asyncio.StreamReader]]:
-    """Open streams on one connection; each sends the message, and ends its side or not."""
+    """Open streams on one connection; each sends the message, and may end its side."""
 
     async def begin(host: str, port: int) -> asyncio.StreamReader:
         reader, writer = await connected(host, port)
@@ -116,7 +116,7 @@ def streams(
 
 
 async def grow(rooms: list[int], reader: asyncio.StreamReader) -> None:
-    """Read one frame; it may widen what the connection and its streams may send."""
+    """Read one frame; it may widen the windows of the connection and its streams."""
     head = await reader.readexactly(9)
     payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
     if head[3] == http2.WINDOW_UPDATE:
@@ -143,13 +143,13 @@ ATTACKS: Final = [
 
 
 def held(server: Server) -> float:
-    """Resident memory of the workers, MiB."""
+    """Return the resident memory of the workers, in MiB."""
     workers = workers_of(server) or psutil.Process(server.process.pid).children(recursive=True)
     return sum(process.memory_info().rss for process in workers) / MIB
 
 
 def livez(server: Server) -> float:
-    """Seconds until a new connection is answered; infinity where it is not."""
+    """Return the seconds until a new connection is answered; infinity if it is not."""
     start = time.monotonic()
     try:
         answer = httpx.get(server.http + "/livez", trust_env=False, timeout=LIVEZ_SECONDS, verify=False)

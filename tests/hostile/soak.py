@@ -1,4 +1,4 @@
-"""Ask for hours, and see whether anything grows: memory, descriptors, threads, latency.
+"""Load the service for hours, and check growth of memory, descriptors, threads and latency.
 
     .venv/dev/bin/python -m tests.hostile.soak --requests 500000
 
@@ -25,17 +25,17 @@ from tests.integration.conftest import running
 
 SAMPLES: Final = 200
 WARM_SHARE: Final = 0.2
-"""First share of the run that is left out: pools, caches and pages of SQLite fill."""
+"""Share of the run to ignore at its start, while pools, caches and pages of SQLite fill."""
 BLOCKS: Final = 10
 Z95: Final = 2.262
-"""Student's t of nine degrees of freedom: neighbouring samples depend on each other, ten blocks hardly do."""
+"""Student's t with nine degrees of freedom: successive samples are correlated, ten blocks hardly are."""
 GROWTH: Final = 0.05
-"""Share of its memory by which a worker may grow within the run."""
+"""Maximum growth of a worker within the run, as a share of its memory."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """All workers together, after so many requests."""
+    """State of all workers together, after a number of requests."""
 
     requests: int
     rss: int
@@ -87,7 +87,7 @@ def findings_of(samples: list[Sample], ledger: Ledger, slope: tuple[float, float
 
 
 def report(samples: list[Sample], ledger: Ledger, slope: tuple[float, float]) -> str:
-    """Write what was measured, as Markdown."""
+    """Write the measurements, as Markdown."""
     first, last = samples[0], samples[-1]
     tenth = max(1, len(ledger.seconds) // 10)
     p99 = [np.quantile(part, 0.99) * 1000 for part in (ledger.seconds[:tenth], ledger.seconds[-tenth:])]
@@ -106,7 +106,7 @@ def report(samples: list[Sample], ledger: Ledger, slope: tuple[float, float]) ->
 
 
 def main(*, requests: int = 3000, workers: int = 2) -> None:
-    """Ask, measure, and judge."""
+    """Load, measure and judge."""
     given, ledger, samples = cases(), Ledger(), list[Sample]()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         settings = {"workers": str(workers), "store_url": f"sqlite:///{folder}/rul.db"}

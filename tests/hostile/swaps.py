@@ -2,8 +2,8 @@
 
     python -m tests.hostile.swaps --swaps 50 --workers 2
 
-Callers ask by HTTP, gRPC and the Open Inference Protocol, and stream readings, while one version replaces
-the other again and again. The exit status is 1 if a request failed, an answer was not that of the version
+Callers predict by HTTP, gRPC and the Open Inference Protocol, and stream readings, while one version
+repeatedly replaces the other. The exit status is 1 if a request failed, an answer was not that of the version
 that it names, or memory or descriptors grew.
 """
 
@@ -47,9 +47,9 @@ MODEL: Final = "fd001"
 WINDOWS: Final = 8
 STREAM_READINGS: Final = 12
 WARM_SWAPS: Final = 4
-"""Swaps after which memory is measured first: both versions have been in it."""
+"""Swaps before the first measurement of memory, so that both versions have been loaded."""
 ANSWERS_A_SWAP: Final = 3
-"""Answers that every caller gets between two swaps."""
+"""Minimum answers of every caller between two swaps."""
 TOLERANCE_CYCLES: Final = 1e-2
 MOST_GROWTH: Final = 1.05
 LIMIT_SECONDS: Final = 60
@@ -57,7 +57,7 @@ LIMIT_SECONDS: Final = 60
 
 @dataclass
 class Told:
-    """What one caller was told: answers by version, failures and wrong answers by their text."""
+    """Observations of one caller: answers by version, texts of failures and of wrong answers."""
 
     answers: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
@@ -65,14 +65,14 @@ class Told:
 
 
 class Expected:
-    """The intervals of a version, by the window's readings."""
+    """Intervals of a version, by the readings of the window."""
 
     def __init__(self, folder: BundleFolder) -> None:
         self._runtime: Final = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
         self.version: Final = self._runtime.manifest.version
 
     def intervals(self, readings: FloatArray, last_cycle: float) -> FloatArray:
-        """Of windows alike but for their number, [B, 2]."""
+        """Return the intervals of a number of equal windows, [B, 2]."""
         b, t, _ = readings.shape
         lengths, cycles = np.full(b, t), np.full(b, last_cycle, np.float32)
         return self._runtime.run(readings, lengths, cycles).rul_interval
@@ -101,7 +101,7 @@ class Swaps:
         self._callers: Final[list[tuple[Told, Future[None]]]] = []
 
     def compare(self, told: Told, version: str, got: FloatArray, expected: dict[str, FloatArray]) -> None:
-        """Count an answer, and whether it is that of the version that it names."""
+        """Count an answer, and check that it is of the version that it names."""
         told.answers[version] += 1
         off = np.abs(np.asarray(got) - expected[version]).max() if version in expected else np.inf
         if not off <= TOLERANCE_CYCLES:
@@ -111,11 +111,11 @@ class Swaps:
         while not self._stop.is_set():
             try:
                 ask(told)
-            except Exception as error:  # noqa: BLE001 whatever it was, it is a failed request
+            except Exception as error:  # noqa: BLE001 any error is a failed request
                 told.failed.append(f"{type(error).__name__}: {str(error)[:300]}")
 
     def run(self, swaps: int) -> dict[str, Any]:
-        """Swap so often under load; what came of it."""
+        """Swap a number of times under load; return the outcome."""
         with ExitStack() as opened, ThreadPoolExecutor(8) as pool:
             for ask in self._asking(opened):
                 told = Told()
@@ -159,7 +159,7 @@ class Swaps:
         )
 
     def _memory(self) -> tuple[int, int]:
-        """Resident bytes and open descriptors of all workers."""
+        """Return resident bytes and open descriptors of all workers."""
         workers = workers_of(self._server)
         return sum(w.memory_info().rss for w in workers), sum(w.num_fds() for w in workers)
 
@@ -167,7 +167,7 @@ class Swaps:
         return self._server.client(headers={"x-api-key": KEY}, timeout=LIMIT_SECONDS, verify=False)
 
     def _asking(self, opened: ExitStack) -> Iterator[Callable[[Told], None]]:
-        """One caller of each kind over each of two connections: the kernel deals them to the workers."""
+        """One caller of each kind on each of two connections, which the kernel assigns to workers."""
         for _ in range(2):
             client = opened.enter_context(self._client())
             options = [("grpc.use_local_subchannel_pool", 1)]
@@ -216,7 +216,7 @@ class Swaps:
         return ask
 
     def _stream(self, channel: grpc.Channel) -> Callable[[Told], None]:
-        """One stream at a time; each ends with the version that it began with."""
+        """Open one stream at a time; each must end with the version of its begin."""
         stub = rul_v1_pb2_grpc.RulServiceStub(channel)
         opening = pb.StreamRequest(open=pb.StreamOpen(first_cycle=1, explain=pb.EXPLAIN_NONE))
         readings = [
@@ -250,7 +250,7 @@ def _workers(server: Server) -> float:
 
 
 def faults(found: dict[str, Any]) -> list[str]:
-    """What must not be."""
+    """Return the violations."""
     (rss, rss_after), (files, files_after) = found["rss_mb"], found["descriptors"]
     grown = [f"memory grew from {rss:.0f} to {rss_after:.0f} MB"] * (rss_after > rss * MOST_GROWTH)
     leaked = [f"descriptors grew from {files} to {files_after}"] * (files_after > files + 8)
@@ -259,7 +259,7 @@ def faults(found: dict[str, Any]) -> list[str]:
 
 
 def main(*, swaps: int = 6, workers: int = 2) -> None:
-    """Print a table and what went wrong."""
+    """Print a table and the violations."""
     with tempfile.TemporaryDirectory(prefix="rul-swaps-") as folder:
         found = measured(Path(folder), swaps=swaps, workers=workers)
     row = {

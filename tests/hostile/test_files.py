@@ -1,4 +1,4 @@
-"""The fuzzers of `files`, short: the same inputs each time."""
+"""Short runs of the fuzzers of `files`, with the same inputs each time."""
 
 import shutil
 

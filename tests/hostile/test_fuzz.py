@@ -1,9 +1,9 @@
 # ruff: noqa: E501 bodies in one line each
-"""Any input at each door is answered: no 500, no second of hang, no growth of memory.
+"""Any input at each door has an answer: no 500, no hang of a second, no growth of memory.
 
     pytest tests/hostile/test_fuzz.py --examples 100000
 
-Input i is made from the seed i: a finding names its seed, and becomes an ordinary test.
+Input i has the seed i. A finding names its seed, so it can become an ordinary test.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GOOD = [
 
 
 def text(rng: Random) -> bytes:
-    """JSON that is nearly right, or tokens in any order."""
+    """Make nearly valid JSON, or tokens in random order."""
     kind = rng.random()
     if kind < 0.2:
         return "".join(rng.choices(TOKENS, k=rng.randrange(30))).encode("latin-1")
@@ -65,7 +65,7 @@ def text(rng: Random) -> bytes:
 
 
 def damaged(rng: Random, raw: bytes) -> bytes:
-    """Bytes with a few of them changed, missing or new."""
+    """Change, remove or insert a few bytes."""
     for _ in range(rng.randrange(5)):
         at = rng.randrange(len(raw) + 1)
         raw = raw[:at] + rng.randbytes(rng.randrange(3)) + raw[at + rng.randrange(3) :]
@@ -140,7 +140,7 @@ DOORS = {
 
 
 class Silence:
-    """A log that nobody reads."""
+    """A log without output."""
 
     def info(self, *_, **__):
         """Say nothing."""
@@ -167,7 +167,7 @@ async def test_any_input_is_answered(door, request):
             slowest = max(slowest, time.thread_time() - start)
             statuses[status] = statuses.get(status, 0) + 1
             assert str(status) not in {"500", "grpc 13", "grpc 2"}, f"seed {seed}: {hostile}"
-            await asyncio.sleep(0)  # the loop forgets cancelled timers at its turns
+            await asyncio.sleep(0)  # the event loop drops cancelled timers in its turns
             if seed % 1000 == 0:
                 service.desk.metrics.publish()  # as the service does four times a second
             if seed == examples // 10:

@@ -1,6 +1,6 @@
-"""A hostile body never holds the event loop: health is answered while it is handled.
+"""A hostile body never blocks the event loop: health checks are answered while it is handled.
 
-Pauses are CPU seconds of the event loop's thread. Other load lengthens them too: it shares caches and memory.
+Pauses are CPU seconds of the event loop's thread. Other load lengthens them too, by shared caches and memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.in_process import InProcess, in_process
 pytestmark = pytest.mark.alone
 
 LONGEST = 6.0
-"""Longest pause of the event loop over the time to skip the largest body once: about 20 ms."""
+"""Maximum pause of the event loop over the time to skip the largest body once, which is about 20 ms."""
 
 DEFAULTS = {
     name: Settings.model_fields[name].default
@@ -33,7 +33,7 @@ DEFAULTS = {
 
 
 async def handle(running: InProcess, hostile: Hostile) -> int | str:
-    """Send a request; the status, by gRPC its number."""
+    """Send a request; return its status, a number for gRPC."""
     headers = [(name.encode(), value.encode()) for name, value in hostile.headers.items()]
     grpc = hostile.headers.get("content-type") == "application/grpc"
     scope = {
@@ -66,7 +66,7 @@ async def handle(running: InProcess, hostile: Hostile) -> int | str:
 
 
 async def longest_pause(running: InProcess, hostile: Hostile) -> tuple[float, float, int | str]:
-    """CPU seconds of the event loop between two of its turns, at most and in all, and the status."""
+    """Return the CPU seconds of the event loop between two turns, largest and in sum, and the status."""
     longest = 0.0
     start = last = time.thread_time()
     task = asyncio.ensure_future(handle(running, hostile))
@@ -90,13 +90,13 @@ def settled():
 
 @pytest.fixture(autouse=True)
 def collected():
-    """Collect the garbage of other tests, which a pause would otherwise hold."""
+    """Collect the garbage of other tests, which would otherwise lengthen a pause."""
     gc.collect()
 
 
 @pytest.fixture(scope="module")
 def skip_seconds() -> float:
-    """CPU seconds to skip the largest body once."""
+    """Return the CPU seconds to skip the largest body once."""
     body = b"[" + b"1," * (SIZE // 2 - 2) + b"1]"
     seconds = []
     for _ in range(5):

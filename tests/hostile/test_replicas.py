@@ -1,4 +1,4 @@
-"""Two replicas with one PostgreSQL: the short run of `replicas`, and what each sees of the other's writes."""
+"""Two replicas with one PostgreSQL: the short run of `replicas`, and reads of the other replica's writes."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def result(pair, devices) -> Result:
 
 @pytest.fixture
 def both(pair, result) -> Iterator[list[httpx.Client]]:
-    """A client of each replica, with the devices' units stored."""
+    """Make a client of each replica, with the devices' units stored."""
     first, second = (
         httpx.Client(base_url=server.http, trust_env=False, timeout=PATIENCE_SECONDS)
         for server in pair.servers

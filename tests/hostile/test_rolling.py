@@ -1,4 +1,4 @@
-"""A rolling restart fails no request: the short run of `rolling`."""
+"""A rolling restart fails no request, in the short run of `rolling`."""
 
 from pathlib import Path
 

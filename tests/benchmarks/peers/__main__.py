@@ -1,9 +1,9 @@
-"""Other ways to serve the same graph, beside ours, under the same loads: `make bench-peers`.
+"""Other servers of the same graph beside ours, under the same loads: `make bench-peers`.
 
-Each peer has an environment of its own under .venv/peers, made when it is first needed. In each
-round each server is measured just after the ceiling, on the same cores and with the same tools as
-`make bench`; what a peer answers is compared with the graph before it is put under load. A peer
-that cannot be installed, does not start or answers something else is in the table with the reason.
+Each peer has its own environment under .venv/peers, made at its first use. In each round each server
+is measured right after the ceiling, on the same cores and with the same tools as `make bench`. The
+answers of a peer are compared with the graph before the load. If a peer cannot be installed, does not
+start or answers wrongly, the table gives the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNDER_LOAD = (OSError, psutil.Error, httpx.HTTPError, grpc.RpcError, subprocess.
 
 @dataclass
 class Result:
-    """One server's figures over all rounds, or why it has none."""
+    """One server's figures over all rounds, or the reason why it has none."""
 
     title: str
     loads: tuple[Load, ...]
@@ -60,7 +60,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Each measures everybody once, after the ceiling.")] = 3,
     output: Path = Path("bench-results"),
 ) -> None:
-    """Measure, and leave peers.md and peers.json in OUTPUT."""
+    """Measure, and write peers.md and peers.json to OUTPUT."""
     require_generators()
     chosen = peers.split(",")
     unknown = [name for name in chosen if name not in PEERS]
@@ -82,7 +82,7 @@ def main(
 
 
 def _round(name: str, result: Result, bundle: str, folder: Path, seconds: float) -> None:
-    """Measure one server once, just after the ceiling."""
+    """Measure one server once, right after the ceiling."""
     try:
         measure_ceiling(bundle, seconds, result.figures)
         with _server(name, bundle, folder) as (calls_for, served):
@@ -106,7 +106,7 @@ def _server(name: str, bundle: str, folder: Path) -> Iterator[tuple[CallsFor, Se
 
 
 def _rul(bundle: str, last_cycle: float) -> float:
-    """What the graph answers to the window that everybody is asked about."""
+    """Return the graph's answer to the window of all calls."""
     readings = identical(bundle, 1).readings
     ages = np.array([last_cycle], dtype=np.float32)
     outputs = OnnxRuntime.load(find_bundle(bundle)).run(readings, np.array([readings.shape[1]]), ages)

@@ -1,4 +1,4 @@
-"""An environment for each peer, made when it is first needed: their requirements contradict each other."""
+"""One environment per peer, made at its first use, because their requirements conflict."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ START_SECONDS: Final = 180
 
 
 class PeerFailed(Exception):
-    """A peer that cannot be installed, does not start, or answers something else; in one line."""
+    """The peer cannot be installed, does not start, or answers wrongly; the message is one line."""
 
 
 def installed(name: str, peer: Peer) -> Path:
-    """The folder of a peer's programs; installs it where it is not yet, or was from other requirements.
+    """Return the folder of a peer's programs; install it if it is missing or has other requirements.
 
     Raises:
-        PeerFailed: pip says no.
+        PeerFailed: pip fails.
     """
     folder = ENVIRONMENTS / name
     stamp, wanted = folder / ".made", "\n".join(peer.requirements)
@@ -58,10 +58,10 @@ def _run(command: list[str]) -> None:
 
 @contextmanager
 def serving_peer(peer: Peer, place: Place, bundle: str, rul: float) -> Iterator[Served]:
-    """A running peer; it is ready once its first answer is right.
+    """Run a peer, and wait until its answer is right.
 
     Raises:
-        PeerFailed: it does not start, or answers something else than the graph does.
+        PeerFailed: it does not start, or its answer differs from the graph's.
     """
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("RUL_", "BENTOML_"))
@@ -99,7 +99,7 @@ def serving_peer(peer: Peer, place: Place, bundle: str, rul: float) -> Iterator[
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server and whatever it started; one that does not end by itself is killed."""
+    """End a server and its children; kill it if it does not end."""
     parent = psutil.Process(process.pid)
     family = [parent, *parent.children(recursive=True)]
     process.send_signal(signal.SIGTERM)
@@ -119,13 +119,13 @@ def _answer(process: subprocess.Popen[bytes], peer: Peer, http: str, bundle: str
 
 
 def place_for(name: str, peer: Peer, folder: Path, graph: Path) -> Place:
-    """A fresh folder and free ports for a peer."""
+    """Make a fresh folder and find free ports for a peer."""
     mine = folder / f"{name}-{time.monotonic_ns()}"
     mine.mkdir(parents=True)
     return Place(installed(name, peer), mine, free_port(), free_port(), graph)
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, cut short."""
+    """Return the last line that is not empty, shortened."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:160] if lines else "it said nothing"

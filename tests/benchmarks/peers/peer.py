@@ -1,7 +1,7 @@
-"""The peers: what each is installed from, how it is started, what it is asked and how it answers.
+"""The peers: requirements, start command, calls and answers of each.
 
-All run the same graph and answer the same outputs with the same window, in the JSON that each
-dictates: rulserve's own where it leaves the choice.
+All run the same graph and answer the same window with the same outputs, in the JSON format of the
+peer, or in rulserve's if the peer allows any.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SERVERS: Final = Path(__file__).parent / "servers"
 RUNTIME: Final = f"onnxruntime=={onnxruntime.__version__}"
 CORES: Final = len(os.sched_getaffinity(0))
 SHAPES: Final = ((64, 1), (8, 64))
-"""Callers, and windows a call."""
+"""Callers, and windows per call."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a peer runs: its environment's programs, a folder for its files, ports, and the ONNX file."""
+    """Place of a running peer: programs of its environment, folder of its files, ports, ONNX file."""
 
     programs: Path
     folder: Path
@@ -43,7 +43,7 @@ Calls = Mapping[str, Callable[[Windows], Any]]
 
 
 def bare(given: Windows) -> HttpCall:
-    """BentoML's: the name of the one argument, and its value."""
+    """Body for BentoML: the name of the one argument, and its value."""
     readings = [[given.numbers(row) for row in rows] for rows in given.readings]
     return HttpCall(
         "/predict", {"content-type": "application/json"}, json.dumps({"readings": readings}).encode()
@@ -51,22 +51,22 @@ def bare(given: Windows) -> HttpCall:
 
 
 OWN: Final[Calls] = {"json": own_json}
-"""Rulserve's own body, for whoever leaves the choice."""
+"""Body of rulserve, for peers that allow any."""
 TENSORS: Final[Calls] = {"json": oip_json, "binary": oip_binary, "grpc": oip_grpc}
-"""The Open Inference Protocol, where the ages of units are a column."""
+"""Body of the Open Inference Protocol; the ages of units are a column."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Another way to serve the same graph.
+    """Another server of the same graph.
 
     Attributes:
-        requirements: What pip installs.
-        command: Starts it at a place.
-        rul: The first window's RUL in an answer.
-        calls: How it is asked, by protocol.
-        ages: Whether a call says how old its units are.
-        environment: Variables beside those that every peer has.
+        requirements: Requirements for pip.
+        command: Returns the command that starts it at a place.
+        rul: Returns the first window's RUL in an answer.
+        calls: Functions that make its calls, by protocol.
+        ages: Whether a call has the ages of its units.
+        environment: Variables in addition to those of every peer.
     """
 
     title: str
@@ -79,47 +79,47 @@ class Peer:
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        """Every load that it is put under."""
+        """Return all loads for this peer."""
         return loads_of(*self.calls)
 
     def call(self, bundle: str, load: Load) -> HttpCall | GrpcCall:
-        """A call of a load."""
+        """Make a call of a load."""
         tensors = self.calls["json"] is oip_json
         given = identical(bundle, load.windows, last_cycle=[LAST_CYCLE] if tensors else LAST_CYCLE)
         return self.calls[load.protocol](given)
 
 
 def loads_of(*protocols: str) -> tuple[Load, ...]:
-    """The loads of these protocols."""
+    """Return the loads of these protocols."""
     return tuple(Load(protocol, *shape) for protocol in protocols for shape in SHAPES)
 
 
 def rul_of_tensors(answer: Any) -> float:
-    """From the Open Inference Protocol's."""
+    """Read the RUL from an answer of the Open Inference Protocol."""
     return next(output["data"][0] for output in answer["outputs"] if output["name"] == "rul")
 
 
 def script(name: str) -> Callable[[Place], list[str]]:
-    """A peer that is started by its own Python file."""
+    """Define a peer that its own Python file starts."""
     return lambda place: [str(place.programs / "python"), str(SERVERS / name)]
 
 
 def start_fastapi(place: Place) -> list[str]:
-    """A process a core."""
+    """Start one process per core."""
     program = [str(place.programs / "uvicorn"), "fastapi_server:app", "--app-dir", str(SERVERS)]
     address = ["--host", "127.0.0.1", "--port", str(place.port)]
     return [*program, *address, "--workers", str(CORES), "--no-access-log", "--log-level", "error"]
 
 
 def start_bentoml(place: Place) -> list[str]:
-    """A process a core, as the service itself says."""
+    """Start one process per core, as the service's settings say."""
     service = ["bentoml_server:Peer", "--working-dir", str(SERVERS)]
     address = ["--host", "127.0.0.1", "--port", str(place.port)]
     return [str(place.programs / "bentoml"), "serve", *service, *address]
 
 
 def start_mlserver(place: Place) -> list[str]:
-    """Write its two files of settings; a process a core beside the one that serves."""
+    """Write two files of settings; one process per core in addition to the serving one."""
     settings = {
         "host": "127.0.0.1", "http_port": place.port, "grpc_port": place.grpc_port,
         "metrics_endpoint": None, "parallel_workers": CORES, "debug": False,
@@ -152,7 +152,7 @@ PEERS: Final = {
         lambda place: start_triton(place.programs, place.folder, (place.port, place.grpc_port)),
         rul_of_tensors, TENSORS,
     ),
-    # Ray starts its workers with a low priority, so that on shared cores they would wait for everybody else.
+    # Ray gives its workers a low priority, so on shared cores they would wait for all other processes.
     "ray": Peer(
         "Ray Serve, batching", ("ray[serve]==2.60.0", RUNTIME), script("ray_server.py"),
         environment={"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"},

@@ -1,6 +1,6 @@
-"""Triton out of the wheel of PyTriton, without PyTriton: its own server, and a model of the Python back end.
+"""Triton from the wheel of PyTriton, without PyTriton: the server, and a model of the Python back end.
 
-PyTriton's own path to Python costs two milliseconds of CPU a call, so it would not do Triton justice.
+PyTriton's path to Python costs two milliseconds of CPU per call, which would not represent Triton.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ OUTPUTS = {
 
 
 def start_triton(programs: Path, folder: Path, ports: tuple[int, int]) -> list[str]:
-    """Write a model repository, with an instance a core; HTTP and gRPC on these ports."""
+    """Write a model repository with one instance per core, for HTTP and gRPC on these ports."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     site = programs.parent / "lib" / f"python{version}" / "site-packages"
     server = site / "pytriton" / "tritonserver"
     repository = folder / "models"
     (repository / NAME / "1").mkdir(parents=True)
     (repository / NAME / "config.pbtxt").write_text(_configuration())
-    # Of sys.path, the back end keeps the environment that stands first in PATH, and adds this folder.
+    # In sys.path the back end keeps the environment that is first in PATH, and adds this folder.
     shutil.copy2(SERVERS / "triton_model.py", repository / NAME / "1" / "model.py")
     shutil.copy2(SERVERS / "graph.py", repository / NAME / "1")
-    # The wheel has a stub for each Python; the server looks for one beside the back end.
+    # The wheel has a stub for each Python version; the server expects one beside the back end.
     back_ends = Path(shutil.copytree(server / "backends", folder / "backends"))
     shutil.copy2(
         server / "python_backend_stubs" / version / "triton_python_backend_stub", back_ends / "python"

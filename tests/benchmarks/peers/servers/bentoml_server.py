@@ -1,4 +1,4 @@
-"""BentoML as its tutorial on batching has it. A batchable method has one argument: no unit says its age."""
+"""BentoML as in its tutorial on batching. A batchable method has one argument, so units have no age."""
 
 from typing import Any
 
@@ -17,5 +17,5 @@ class Peer:
     # A call of 64 windows must fit into a batch; `max_latency_ms` is a limit above which calls are refused.
     @bentoml.api(batchable=True, max_batch_size=64, max_latency_ms=60_000)
     def predict(self, readings: np.ndarray) -> list[dict[str, Any]]:
-        """Readings [B, T, F] to one object a window."""
+        """Answer readings [B, T, F] with one object per window."""
         return rows(self.graph.run(readings))

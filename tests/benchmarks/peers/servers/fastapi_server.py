@@ -1,4 +1,4 @@
-"""FastAPI and ONNX Runtime, as FastAPI's tutorial has it: a body model, and a function in its thread pool."""
+"""FastAPI and ONNX Runtime as in FastAPI's tutorial: a body model, and a function in its thread pool."""
 
 from fastapi import FastAPI
 from graph import Graph

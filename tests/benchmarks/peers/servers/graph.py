@@ -1,6 +1,6 @@
-"""The graph as every peer runs it, in the peer's own environment, with the options that rulserve uses.
+"""The graph of every peer, in the peer's environment, with the options of rulserve.
 
-This folder must not know the project: a peer's environment has what its tutorial installs, and no more.
+This folder must not know the project: a peer's environment has only the packages of its tutorial.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OUTPUTS = (
 
 
 class Graph:
-    """One session with one thread: a peer has as many processes, or threads that run it, as cores."""
+    """One session with one thread; a peer has one process, or one calling thread, per core."""
 
     def __init__(self, path: str = MODEL) -> None:
         options = ort.SessionOptions()
@@ -33,7 +33,7 @@ class Graph:
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def run(self, readings: Any, last_cycle: Any = None) -> dict[str, Any]:
-        """Readings [B, T, F] and the age of each unit [B] to the graph's outputs, all with B first."""
+        """Run readings [B, T, F] and ages of units [B]; all outputs have B first."""
         count, cycles = readings.shape[:2]
         ages = np.full(count, np.nan) if last_cycle is None else np.reshape(last_cycle, count)
         given = {
@@ -44,13 +44,13 @@ class Graph:
         return dict(zip(OUTPUTS, self._session.run(OUTPUTS, given), strict=True))
 
     def answer(self, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Windows of a JSON body to what goes into the JSON answer."""
+        """Answer the windows of a JSON body with the content of the JSON answer."""
         readings = np.array([window["readings"] for window in windows], dtype=np.float32)
         ages = np.array([window["last_cycle"] for window in windows], dtype=np.float32)
         return rows(self.run(readings, ages))
 
 
 def rows(outputs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Outputs with B first to one object a window."""
+    """Convert outputs with B first to one object per window."""
     lists = {name: values.tolist() for name, values in outputs.items()}
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]

@@ -1,4 +1,4 @@
-"""LitServe with its batching: calls that meet within two milliseconds share a batch."""
+"""LitServe with its batching: calls within two milliseconds share a batch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Ray Serve with `@serve.batch`, a replica a core."""
+"""Ray Serve with `@serve.batch`, one replica per core."""
 
 import signal
 from typing import Any
@@ -18,7 +18,7 @@ class Peer:
 
     @serve.batch(max_batch_size=MAX_BATCH, batch_wait_timeout_s=WAIT_SECONDS)
     async def answer(self, calls: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-        """Answer calls that met."""
+        """Answer the calls of a batch."""
         answers = iter(self.graph.answer([window for call in calls for window in call]))
         return [[next(answers) for _ in call] for call in calls]
 

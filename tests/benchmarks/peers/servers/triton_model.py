@@ -1,4 +1,4 @@
-"""The graph as a model of Triton's Python back end, which hands over the calls of a batch one by one."""
+"""The graph as a model of Triton's Python back end, which passes the calls of a batch one by one."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from graph import Graph
 
 
 class TritonPythonModel:
-    """One instance, in a process of its own."""
+    """One instance, in its own process."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self.graph = Graph()
