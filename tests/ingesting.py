@@ -16,7 +16,7 @@ from model.domain import Trajectory
 WITHIN_CYCLES: Final = 5
 """Maximum cycles by which a reading is early or late."""
 REPEATED: Final = 0.1
-"""Share of the readings that are repeated, and the maximum cycles until the repetition."""
+"""Share of the readings that are repeated, up to 2 * `WITHIN_CYCLES` cycles later."""
 
 
 def disordered(cycles: Sequence[int], rng: np.random.Generator) -> list[int]:
