@@ -23,9 +23,9 @@ def failed_units(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
     That probability is the Kaplan-Meier estimate of being uncensored up to the unit's last cycle, over all
     units (Robins and Rotnitzky, 1992, "Recovery of information and adjustment for dependent censoring using
-    surrogate markers"). It holds where units are censored whatever their state, as where they entered service
-    at different times; not where they were replaced because failure was near. Without a censored unit all
-    weights are 1.
+    surrogate markers"). It is right if censoring does not depend on a unit's state, as when units entered
+    service at different times, and wrong if units were replaced because failure was near. Without a censored
+    unit all weights are 1.
     """
     last = np.array([each.cycles[-1] for each in trajectories])
     ends, censored = np.unique(
