@@ -62,7 +62,7 @@ class HeadReport:
     first_over_equal: float  # Mean weight of the first cycle over its equal share
     last_over_equal: float  # The same of the last cycle
     peak_weight: float  # Mean of the largest weight
-    # Entropy band of full windows in calibration, where the manifest has one for this head.
+    # Entropy band of full windows in calibration, if the manifest has one for this head.
     band: tuple[float, float] | None
     collapsed: float  # Share of windows below the band of their length; NaN without a band
     uniform: float  # Share of windows above it; NaN without a band
@@ -127,7 +127,7 @@ def report_heads(
 def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray:
     """Compute the mean Jensen-Shannon divergence of each two heads, in bits.
 
-    [W, H, T] -> [H, H], 0..1: 0 where two heads are the same (one is redundant), 1 where they share
+    [W, H, T] -> [H, H], 0..1: 0 if two heads are the same (one is redundant), 1 if they share
     no cycle. Windows of one cycle are ignored. Lin, "Divergence measures based on the Shannon
     entropy" (IEEE Trans. Inf. Theory 37, 1991).
     """

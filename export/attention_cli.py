@@ -171,7 +171,7 @@ def _measure(
 
 
 def figures_table(manifest: Manifest, figures: Mapping[str, Figure], *, several: bool) -> Table:
-    """Tabulate figures with their meanings, and intervals where there are several units.
+    """Tabulate figures with their meanings, and intervals if there are several units.
 
     Figures without a value are omitted.
     """

@@ -262,7 +262,7 @@ rul check bundles/{name}"""
 
 
 def _options(values: Mapping[str, Sequence[Any]]) -> str:
-    """Write options of a command, in lines of at most `LINE` characters where they can be broken."""
+    """Write options of a command, in lines of at most `LINE` characters if they can be broken."""
     words = [f"{option} {shlex.quote(str(value))}" for option, each in values.items() for value in each]
     text, line = "", 0
     for word in words:

@@ -110,7 +110,7 @@ def missing_readings_contribute_nothing(probe: Probe) -> Finding:
 
 
 def typical_readings_contribute_nothing(probe: Probe) -> Finding:
-    """Find the largest contribution of a sensor where all readings are the training mean of a regime.
+    """Find the largest contribution of a sensor if all readings are the training mean of a regime.
 
     A setting that is read contributes there: it is scaled over all regimes.
     """

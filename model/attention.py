@@ -202,7 +202,7 @@ def entropy(attention: Tensor) -> Tensor:
 def entropy_ratio(attention: Tensor, lengths: Tensor) -> Tensor:
     """Compute entropy over its maximum, ln n, with gradient: [..., T], [...] -> [...], 0..1.
 
-    1 where n = 1, so windows of one cycle have no gradient.
+    1 if n = 1, so windows of one cycle have no gradient.
     """
     most = lengths.clamp(min=2).to(attention.dtype).log()
     return torch.where(lengths > 1, entropy(attention) / most, torch.ones_like(most))

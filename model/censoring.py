@@ -1,4 +1,4 @@
-"""Weights of failed units where other units were censored.
+"""Weights of failed units if other units were censored.
 
 A long life is censored more often than a short one, so the failures that are seen come too early. This module
 must not know networks or files.

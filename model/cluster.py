@@ -80,7 +80,7 @@ def connected(
 ) -> Generator[Cluster | None]:
     """Connect to the cluster at HOST:PORT, or `auto` on one of its nodes; None without an address.
 
-    `threads` and `start` as in `Cluster`. With `use_gpus` each task has a GPU, where the cluster has some.
+    `threads` and `start` as in `Cluster`. With `use_gpus` each task has a GPU, if the cluster has any.
 
     Raises:
         ClusterFailed: no cluster answers.

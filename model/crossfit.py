@@ -149,7 +149,7 @@ def _cut_covered(fold: Fold, cycles: int, bounds: FloatArray) -> tuple[BoolArray
 def held_out_lives(
     folds: Sequence[Fold], trajectories: Sequence[Trajectory], *, most_missing: float
 ) -> tuple[list[Life], list[int]]:
-    """Predict the lives of each fold's units where the service would; return them with their folds.
+    """Predict each fold's units at all cycles where the service would; return lives with their folds.
 
     The folds' scales are corrected already. The quantiles of each fold's network come from the errors
     of the other folds, so that no unit sets its own distribution.
@@ -188,7 +188,7 @@ def _life(fold: Fold, trajectory: Trajectory, every: int, most_missing: float) -
 def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:
     """Measure faithfulness and sensitivity on held-out windows, with a fifth of the cycles hidden.
 
-    Names as in `faithfulness_figures` and `sensitivity_figures`; empty where every window is too short,
+    Names as in `faithfulness_figures` and `sensitivity_figures`; empty if every window is too short,
     and without figures that are not finite.
     """
     every = max(1, sum(len(fold.windows) for fold in folds) // HIDDEN_WINDOWS)

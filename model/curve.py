@@ -111,7 +111,7 @@ def _draw_heads(axes: Axes, curve: Sequence[Check], kind: str) -> None:
 
 
 def curve_table(curve: Sequence[Check]) -> Table | None:
-    """Tabulate each head at the first and the last check; None where the curve has no heads."""
+    """Tabulate each head at the first and the last check; None if the curve has no heads."""
     first, last = curve[0].figures, curve[-1].figures
     heads = [name.removeprefix(f"{ENTROPY}_") for name in last if name.startswith(f"{ENTROPY}_")]
     if not heads:

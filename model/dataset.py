@@ -53,7 +53,7 @@ def windows_so_far(trajectory: Trajectory, *, length: int) -> WindowSet:
 def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) -> WindowSet:
     """Cut the windows of one unit that end at these reading indices (0-based).
 
-    `rul` is NaN where the unit is censored.
+    `rul` is NaN if the unit is censored.
     """
     ends = np.asarray(ends, dtype=np.int64)
     outside = ends[(ends < 0) | (ends >= len(trajectory))]
@@ -182,7 +182,7 @@ class Split:
 
     trained: list[Trajectory]  # Trajectories of the training units
     training: WindowSet  # Every window of these units
-    held_out: WindowSet | None  # Truncated windows of the held-out units; None where all units train
+    held_out: WindowSet | None  # Truncated windows of the held-out units; None if all units train
     censored: WindowSet | None = None  # Windows of units that did not fail; their RUL is a lower bound
 
 

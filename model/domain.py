@@ -185,7 +185,7 @@ class WindowSet:
     readings: FloatArray  # float32 [W, T, F]; rows past a window's length are NaN
     lengths: IntArray  # int64 [W], valid cycles of each window, 1..T
     last_cycle: FloatArray  # float32 [W], the unit's cycle number at each window's last reading
-    rul: FloatArray  # float32 [W], RUL in cycles at the last reading, not capped; NaN where censored
+    rul: FloatArray  # float32 [W], RUL in cycles at the last reading, not capped; NaN if censored
     unit: NDArray[np.str_]  # str [W], the unit of each window
     weight: FloatArray  # float32 [W], weight of the unit
 
@@ -210,7 +210,7 @@ def mean_of_known(values: FloatArray) -> FloatArray:
 
 
 def concatenated(parts: Sequence[Record]) -> Record:
-    """Join dataclasses of arrays field by field, in order; a field is None where it is None in the first."""
+    """Join dataclasses of arrays field by field, in order; a field is None if it is None in the first."""
     columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])}
     return type(parts[0])(
         **{name: None if each[0] is None else np.concatenate(each) for name, each in columns.items()}
@@ -237,7 +237,7 @@ def cycles_left(trajectory: Trajectory) -> IntArray:
 def cycles_until(last_cycle: int | IntArray, cycles: IntArray) -> IntArray:
     """Compute the cycles from each cycle to `last_cycle`, int64 [N].
 
-    This is the RUL where the unit failed at that cycle, and a lower bound of the RUL otherwise.
+    This is the RUL if the unit failed at that cycle, and a lower bound of the RUL otherwise.
 
     >>> cycles_until(5, np.array([1, 2, 5])).tolist()
     [4, 3, 0]
@@ -266,7 +266,7 @@ def attention_entropy_ratio(attention: FloatArray, lengths: IntArray) -> FloatAr
     """Compute the Shannon entropy of each window's attention over its maximum, ln n.
 
     [..., T] and [...] -> [...], in 0..1: 0 when one cycle has all the weight, 1 when all n valid
-    cycles have equal weight. NaN where n = 1.
+    cycles have equal weight. NaN if n = 1.
 
     >>> attention_entropy_ratio(np.array([[0.5, 0.5, 0.0]]), np.array([2])).tolist()
     [1.0]
@@ -334,7 +334,7 @@ def effective_cycles(attention: FloatArray) -> FloatArray:
 def pad_windows(windows: Sequence[FloatArray], *, length: int | None = None) -> FloatArray:
     """Stack ragged windows [T_i, F] into float32 [W, T, F], NaN past each one's end.
 
-    T is the longest window, or `length` where that is given.
+    T is the longest window, or `length` if it is given.
 
     >>> pad_windows([np.ones((1, 2)), np.ones((3, 2))]).shape
     (2, 3, 2)

@@ -80,7 +80,7 @@ def root_mean_square_error(error: FloatArray, weight: FloatArray | None = None) 
 def nasa_score(error: FloatArray) -> float:
     """Compute the PHM08 challenge's score of d = `predicted - true`, summed.
 
-    exp(-d / 13) - 1 where the answer is early (d < 0), exp(d / 10) - 1 where it is late. The constants
+    exp(-d / 13) - 1 if the answer is early (d < 0), exp(d / 10) - 1 if it is late. The constants
     fit turbofans whose RUL is capped near 125 cycles. Compare scores of the same windows only. Where
     errors of many tens of cycles are usual, as with caps of hundreds of cycles, a few windows decide
     the sum and the score means nothing: `figures` omits it above `SCORE_CAP`.
@@ -158,9 +158,9 @@ def boosting_figures(answered: Answered, boosted: FloatArray, *, cap: float) -> 
 
 
 def boosting_caution(metrics: Mapping[str, float]) -> str | None:
-    """Warn where gradient boosting has the lower error, from the metrics of a run.
+    """Warn if gradient boosting has the lower error, from the metrics of a run.
 
-    None where the network is better or equal, or where the run did not compare.
+    None if the network is better or equal, or if the run did not compare.
     """
     if metrics.get("boosting_difference", 0.0) <= 0:
         return None
@@ -178,7 +178,7 @@ def bootstrapped(
 ) -> dict[str, Figure]:
     """Compute figures of rows with 95 % intervals, by resampling whole units [W].
 
-    Resamples without a value (NaN) are ignored; the interval is NaN where all are.
+    Resamples without a value (NaN) are ignored; the interval is NaN if all are.
     """
     rng = np.random.default_rng(0)
     names, which = np.unique(unit, return_inverse=True)
@@ -211,7 +211,7 @@ def root_of(statistic: Statistic) -> Statistic:
 
 
 def ratio_of(above: FloatArray, below: FloatArray) -> Statistic:
-    """Return the ratio of the sums over rows; NaN where the divisor is 0."""
+    """Return the ratio of the sums over rows; NaN if the divisor is 0."""
 
     def ratio(total: Total) -> FloatArray:
         base = total(below)

@@ -61,7 +61,7 @@ Threads = Annotated[
     typer.Option(
         help="CPU threads (with --ray: of each task); other values can change the last digits.",
         min=1,
-        max=256,  # OpenMP aborts the process where it cannot start them
+        max=256,  # OpenMP aborts the process if it cannot start them
     ),
 ]
 

@@ -77,14 +77,14 @@ class Found:
 
     answered: Answered  # Every held-out window; the same ones in the same order for all rows
     figures: dict[str, Figure]  # Metrics as in `rul evaluate`; coverage and width only for networks
-    attention: dict[str, Figure]  # Faithfulness, where it was measured
+    attention: dict[str, Figure]  # Faithfulness, if it was measured
     microseconds: float  # Time per window at batch 16 on one thread, in Python
     training_seconds: float  # Training time of all folds
-    silenced: Sequence[Silenced] = ()  # RMSE without each head, where it was measured
+    silenced: Sequence[Silenced] = ()  # RMSE without each head, if it was measured
 
     @property
     def rmse(self) -> float:
-        """RMSE in cycles; infinite where the training diverged."""
+        """RMSE in cycles; infinite if the training diverged."""
         value = self.figures["rmse"].value
         return value if math.isfinite(value) else math.inf
 

@@ -89,7 +89,7 @@ def typical_readings(
 
 
 def fewest_cycles(windows: WindowSet) -> int:
-    """Return the minimum length: `FEWEST_CYCLES`, or T where the windows are shorter."""
+    """Return the minimum length: `FEWEST_CYCLES`, or T if the windows are shorter."""
     return min(FEWEST_CYCLES, windows.readings.shape[1])
 
 
@@ -116,7 +116,7 @@ def measure_faithfulness(
 ) -> Faithfulness:
     """Hide cycles of each long enough window and measure the change of its RUL.
 
-    `typical` [W, T, F] replaces hidden cycles (`typical_readings`). Cycles without a reading are left out. A
+    `typical` [W, T, F] replaces hidden cycles (`typical_readings`). Cycles without a reading are ignored. A
     share of n cycles is rounded to whole ones, at least one. The same seed draws the same random cycles.
     """
     there, long = with_readings(windows), long_enough(windows)
@@ -227,7 +227,7 @@ class _Base:
     def effects(self) -> FloatArray:
         """Hide each column in all cycles and return the RUL less that answer, [W, F].
 
-        [W, 0] where nothing is known of columns.
+        [W, 0] if nothing is known of columns.
         """
         effects = np.zeros((len(self.windows), self.columns))
         for f in range(self.columns):
@@ -259,7 +259,7 @@ def agreement_beyond_place(
 
     `single` [W, T] is the change of the RUL from hiding each cycle alone, of those that are `there`. The
     control is its mean profile over the windows of other units, by lag. The result is the partial rank
-    correlation given the control; NaN where there is no other unit.
+    correlation given the control; NaN if there is no other unit.
     """
     rows, cycles = np.nonzero(there)
     lag = lengths[rows] - 1 - cycles
@@ -285,7 +285,7 @@ def leak(ranking: FloatArray, single: FloatArray, there: BoolArray) -> FloatArra
     """Compute the share of influence on cycles that the ranking neglects, [W, T] -> [W].
 
     Influence is `single`, as in `agreement_beyond_place`. The neglected cycles are the least evident ones,
-    which together hold `LEAST_EVIDENT` of the ranking at most. NaN where no cycle has any influence.
+    which together hold `LEAST_EVIDENT` of the ranking at most. NaN if no cycle has any influence.
     """
     order = np.argsort(np.where(there, ranking, np.inf), axis=1, kind="stable")
     weight, influence = (np.take_along_axis(np.where(there, a, 0.0), order, 1) for a in (ranking, single))

@@ -46,7 +46,7 @@ LONG_SCALE: Final = 0.1
 cycles wherever they suffice: on FD002 hiding the most evident fifth moves it 3.6 times as much as a random
 one, and 3.1 times with a scale of 1 (docs/adr/0011)."""
 LONG_PENALTY: Final = 1e-2
-"""Penalty on the absolute weights of that mean and trend, which go to 0 where they are worth less. None where
+"""Penalty on the absolute weights of that mean and trend, which go to 0 if they are worth less. None if
 the column of the failure bound leads: all cycles together show its wear (docs/adr/0011)."""
 LAG_CYCLES: Final = 10.0
 """Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
@@ -59,10 +59,10 @@ MOST_GAIN: Final = 30.0
 MANY_UNITS: Final = 100
 """Minimum units for the wide read-out; with fewer a wide one learns to tell units apart."""
 WIDE: Final = 192
-"""Width of the layers over the pools with many units. Seeds differ less: FD001 has an RMSE of 7.98 cycles in
-place of 8.39, XJTU with 51 cells one of 23.6 in place of 22.7."""
+"""Width of the layers over the pools with many units. Seeds differ less: FD001 has an RMSE of 7.98 cycles
+instead of 8.39. With few units it is larger: XJTU with 51 cells has 23.6 instead of 22.7."""
 FOLLOWING: Final = 0.03
-"""Standard deviation of the pools of other columns, where the column of the failure bound leads."""
+"""Standard deviation of the pools of other columns, if the column of the failure bound leads."""
 LEAST_EVIDENCE_CYCLES: Final = 1e-6
 """Evidence of a window without readings, in cycles, divided as its attention is."""
 
@@ -153,7 +153,7 @@ class Flagship(RulNetwork):
         )
 
     def pooled(self, scaled: Scaled, readings: Tensor) -> Tensor:
-        """Scale settings over all regimes where they are read, [B, T, F]: within one they hardly differ."""
+        """Scale settings, if they are read, over all regimes, [B, T, F]: within one they hardly differ."""
         if not self.config.reads_settings:
             return scaled.known
         settings = self.standardise.scaled_settings(readings, scaled.observed) @ self.get_buffer("settings")

@@ -101,7 +101,7 @@ class Fleet(ModelDefaults):
     schema: Schema  # Columns that the model reads, settings first
     sources: tuple[str, ...]  # Name of each column in a file, in schema order
     format: Format = "csv"  # Format of files in a folder, and of a file with an unknown suffix
-    unit_column: str = "unit"  # Column with the unit's name; `file` where each file is one unit
+    unit_column: str = "unit"  # Column with the unit's name; `file` if each file is one unit
     cycle_column: str | None = "cycle"  # Column with the cycle number; None: the row's number, from 1
     failure: FailureRule | None = None  # Rule for failed units; None: every unit ran to failure
 

@@ -143,7 +143,7 @@ def _why_nothing(
 
 
 def guess_unit(columns: Mapping[str, FloatArray | list[str]], file: IntArray) -> tuple[str, IntArray]:
-    """Find the column that names the unit, and the unit of each row; `file` where none does."""
+    """Find the column that names the unit, and the unit of each row; `file` if none does."""
     best, found = 1, (ONE_FILE_A_UNIT, file)
     several = int(file.max()) > 0
     for name, values in columns.items():
@@ -206,7 +206,7 @@ def _of_last_rows(values: FloatArray, rows: Sequence[IntArray], *, several: bool
         return None
     for bound, mark in (("at_least", float(known[-1])), ("at_most", float(known[0]))):
         marked = values == mark
-        at_end = [int(marked[own][::-1].argmin()) for own in rows]  # 0 where all are marked
+        at_end = [int(marked[own][::-1].argmin()) for own in rows]  # 0 if all are marked
         if np.count_nonzero(at_end) >= 2 and sum(at_end) == marked.sum() and (several or max(at_end) == 1):
             return bound, mark
     return None

@@ -45,7 +45,7 @@ def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
 def joined(
     files: Sequence[Path], tables: Sequence[Mapping[str, FloatArray | list[str]]]
 ) -> tuple[dict[str, FloatArray | list[str]], IntArray, list[str]]:
-    """Join files; a column that is text in one file is text, and one that a file lacks is left out.
+    """Join files; a column that is text in one file is text, and one that a file lacks is omitted.
 
     Raises:
         InvalidData: the files have no column in common.

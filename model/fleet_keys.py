@@ -33,7 +33,7 @@ class Key:
 
     table: str  # TOP, "failure", or "sensors" for both tables of columns
     name: str
-    default: str  # Value in TOML, or what holds where the key is left out
+    default: str  # Value in TOML, or the effect of omitting the key
     meaning: str  # What it does, with its unit
     advice: str  # How to choose it: what too high and too low cause
 

@@ -49,7 +49,7 @@ class ColumnFacts:
     farthest: float  # Distance of the farthest outlier from the median, in widths of low..high; 0 without one
     outlier: str  # Unit and cycle of the first outlier; empty without one
     code: float | None  # Value of most outliers, as a code for "missing" would be; None: they differ
-    repeats: str | None  # "RUL" or "cycle" where the column holds the answer or the unit's age
+    repeats: str | None  # "RUL" or "cycle" if the column holds the answer or the unit's age
 
 
 @dataclass(frozen=True, slots=True)

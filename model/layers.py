@@ -140,7 +140,7 @@ def change_weights(context: int) -> Tensor:
     """Return the weights of `features_of_change` for windows of 0 to `context` cycles, [context + 1, 9, 1].
 
     A weight is (a + b * cycles after this one) / c; the rows are three a, three b, three c. The trend is the
-    slope of the fitted line, sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)), times its n cycles; 0 where n = 1.
+    slope of the fitted line, sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)), times its n cycles; 0 if n = 1.
     """
     n = torch.arange(context + 1.0).clamp(min=1.0)
     one, none = torch.ones_like(n), torch.zeros_like(n)
@@ -174,7 +174,7 @@ def cycle_age(after: Tensor, last_cycle: Tensor, *, oldest: Tensor) -> Tensor:
 def age_of(cycle: Tensor, *, oldest: Tensor) -> tuple[Tensor, Tensor]:
     """Compute log1p of cycle numbers over that of the oldest unit, and whether they are known.
 
-    [...] -> [...] and [...]. Both are 0 where the number is unknown: NaN, or beyond `BEYOND_OLDEST` times
+    [...] -> [...] and [...]. Both are 0 if the number is unknown: NaN, or beyond `BEYOND_OLDEST` times
     the oldest in training, which is no age of such a unit. Numbers a little beyond it count as the oldest.
     """
     known = cycle <= BEYOND_OLDEST * oldest  # not of NaN
@@ -183,7 +183,7 @@ def age_of(cycle: Tensor, *, oldest: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread_age(age: Tensor, known: Tensor) -> Tensor:
-    """Scale the ages of `age_of` like z-scores, [...]; 0 where unknown."""
+    """Scale the ages of `age_of` like z-scores, [...]; 0 if unknown."""
     return (age - AGE_MIDDLE) / AGE_SPREAD * known
 
 

@@ -112,8 +112,8 @@ def entropy_loss(estimate: Estimate, lengths: Tensor) -> Tensor:
 def heads_alike(heads: Tensor | None, lengths: Tensor) -> Tensor | float:
     """Compute the mean likeness of the heads of each window, [B, H, T], [B] -> [], 0..1.
 
-    One minus the Jensen-Shannon divergence of all heads over its maximum (Lin, 1991): 1 where all heads
-    attend alike, 0 where no two share a cycle. 0 for fewer than two heads.
+    One minus the Jensen-Shannon divergence of all heads over its maximum (Lin, 1991): 1 if all heads
+    attend alike, 0 if no two share a cycle. 0 for fewer than two heads.
     """
     if heads is None or heads.shape[1] < 2:
         return 0.0

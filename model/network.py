@@ -104,10 +104,10 @@ class Estimate(NamedTuple):
     attention: Tensor  # [B, T]
     contribution: Tensor  # [B, T] cycles of RUL that each cycle adds
     statistics: Statistics  # For novelty
-    head_attention: Tensor | None = None  # [B, H, T], where the network has heads
-    health: Tensor | None = None  # [B, 3], logits of the health state head, where the network has one
+    head_attention: Tensor | None = None  # [B, H, T], if the network has heads
+    health: Tensor | None = None  # [B, 3], logits of the health state head, if the network has one
     explanation: Explanation | None = None  # Where the network explains readings
-    penalty: Tensor | None = None  # [] added to the loss, where the network has one
+    penalty: Tensor | None = None  # [] added to the loss, if the network has one
     self_attention: Tensor | None = None  # [B, H, T, T], where each cycle looks, in self-attention
 
 

@@ -184,7 +184,7 @@ class Rows:
         return np.stack((order[same], order[same + 1]), axis=1)
 
     def first_duplicate(self) -> str:
-        """Say where the first of the duplicates stands."""
+        """Name the place of the first duplicate."""
         first, second = map(int, self.duplicates()[0])
         return f"{self._where(second)}: {self.cycle_of(first)}: duplicate of {self._where(first)}"
 

@@ -87,7 +87,7 @@ class Answer(NamedTuple):
 class ReadOut(nn.Module):
     """Two ReLU layers under a linear head, and the exact share of each input.
 
-    The slope of a ReLU is that of its secant from the reference, where all inputs are 0: the rescale
+    The slope of a ReLU is that of its secant from the reference (all inputs 0): the rescale
     rule of DeepLIFT, Shrikumar et al. (2017).
     """
 
@@ -122,7 +122,7 @@ class ReadOut(nn.Module):
 def secant(u: Tensor, reference: Tensor) -> Tensor:
     """Compute the slope of the ReLU between two inputs, [B, W] and [1, W] -> [B, W], 0..1.
 
-    (relu(u) - relu(r)) / (u - r) is 1 where both are positive, 0 where neither is, else the positive one over
+    (relu(u) - relu(r)) / (u - r) is 1 if both are positive, 0 if neither is, else the positive one over
     the distance: (relu(u) + relu(r)) / (|u| + |r|) in each case. Where they are equal it is the slope there.
     """
     # No difference of the two, which would lose the digits of close ones.

@@ -61,7 +61,7 @@ def search_rows(
 
 
 def _mark(setting: str) -> str:
-    """Return the mark between the values of a setting; empty where it has one value."""
+    """Return the mark between the values of a setting; empty if it has one value."""
     return next((mark for mark in ("..", ",") if mark in setting), "")
 
 

@@ -192,7 +192,7 @@ def seconds_of(text: str) -> float | None:
 
 
 def date_of(text: str) -> datetime | None:
-    """Read a date as files have it, with a zone where it names one; None: no date.
+    """Read a date as files have it, with a zone if it has one; None: no date.
 
     >>> date_of("01.03.2026 12:00")
     datetime.datetime(2026, 3, 1, 12, 0)

@@ -55,7 +55,7 @@ class TrainConfig:
     check_every: int = 50  # Updates between two checks on the held-out windows
     truncations: int = 20  # Windows per held-out unit
     low_rul_weight: float = 0.0  # Extra weight of a window at failure over one at the cap
-    above_cap: float = 1.0  # Factor of an error above the cap, where the truth is the cap
+    above_cap: float = 1.0  # Factor of an error above the cap, if the truth is the cap
     # Weight of the entropy loss; above 0 it spreads attention, below 0 it sharpens it.
     entropy_weight: float = 0.0
     heads_apart: float = 0.0  # Weight of a loss that drives the attention of heads apart
@@ -67,7 +67,7 @@ class TrainConfig:
 class Check:
     """One point of the learning curve: mean loss since the last one, held-out RMSE.
 
-    The RMSE is NaN where no unit is held out. `figures` holds the mean `gradient_norm` since the last
+    The RMSE is NaN if no unit is held out. `figures` holds the mean `gradient_norm` since the last
     one, before clipping, and on held-out windows the `attention_figures`.
     """
 

@@ -18,7 +18,7 @@ from model.domain import Schema, Trajectory
 
 
 def csv_text(trajectories: Sequence[Trajectory], schema: Schema) -> bytes:
-    """Format CSV in UTF-8 with a header; names are quoted where one of them needs it."""
+    """Format CSV in UTF-8 with a header; names are quoted if one of them needs it."""
     table = _arrow(trajectories, schema)
     special = any(set(trajectory.unit) & set(',"\r\n') for trajectory in trajectories)
     body = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The real service in a process of its own, behind each front end that users run it with."""
+"""The real service in its own process, behind each front end that users run."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ class Server:
         return int(self.http.rpartition(":")[2])
 
     def client(self, **options: Any) -> httpx.Client:
-        """A client of the service; it may ask over several connections at once."""
+        """Make a client of the service; it may use several connections at once."""
         given = {"timeout": ANSWER_SECONDS, "trust_env": False, **options}
         return httpx.Client(base_url=self.http, **given)
 
     def ask(self, method: str, path: str, *, key: str = "", **options: Any) -> httpx.Response:
-        """Ask over a new connection, which the kernel deals to any worker."""
-        # `verify` only because an unused TLS context costs more than the question.
+        """Send a request over a new connection, which the kernel assigns to any worker."""
+        # `verify` only because an unused TLS context costs more than the request.
         with self.client(headers={"x-api-key": key} if key else {}, verify=False) as client:
             return client.request(method, path, **options)
 
     def predict(self, *windows: object, key: str = "", **options: Any) -> httpx.Response:
-        """Predict windows, as JSON has them, over a new connection."""
+        """Predict windows in JSON over a new connection."""
         return self.ask("POST", "/v1/predict", key=key, json={"windows": windows, **options})
 
     def stop(self) -> int:
@@ -85,10 +85,10 @@ class Server:
 
 
 def _ports() -> Iterator[int]:
-    """Ports of this process alone, below those that the system gives to connections."""
+    """Yield ports for this process only, below the system's ephemeral ports."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first, count = 12_000 + 2_000 * (worker % 8), 2_000
-    for number in count_from(os.getpid()):  # two runs at once begin apart
+    for number in count_from(os.getpid()):  # parallel runs start at different ports
         yield first + number % count
 
 
@@ -96,7 +96,7 @@ PORTS = _ports()
 
 
 def free_port() -> int:
-    """A port that nobody uses, and no other process of these tests is about to."""
+    """Return a free port that no other process of these tests will use."""
     return next(port for port in PORTS if _is_free(port))
 
 
@@ -119,7 +119,7 @@ def running(
     port: int | None = None,
     **settings: str,
 ) -> Iterator[Server]:
-    """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end.
+    """Run `rul serve` with these settings (without RUL_ and in lower case) until the block ends.
 
     Every worker is ready, unless /metrics asks for a key. Another command may hold `{port}`.
     """
@@ -206,13 +206,13 @@ def start(tiny_bundle, tmp_path_factory) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session", params=FRONT_ENDS)
 def server(request, start) -> Server:
-    """The service with the tiny bundle, once behind each front end."""
+    """The service with the tiny bundle, for each front end."""
     return start("server", request.param, log_format="json", log_sample="1")
 
 
 @pytest.fixture(scope="session", params=FRONT_ENDS)
 def strict(request, start) -> Server:
-    """A service that asks for a key, takes little and has no patience."""
+    """A service that needs a key and has low limits and short timeouts."""
     return start(
         "strict",
         request.param,
@@ -224,7 +224,7 @@ def strict(request, start) -> Server:
 
 @pytest.fixture(scope="session")
 def windows(tiny_bundle) -> list[Asked]:
-    """Windows that the tiny bundle's model reads: long, short, with gaps, of unknown age."""
+    """Windows for the tiny bundle's model: long, short, with gaps, of unknown age."""
     return golden_windows(read_bundle(tiny_bundle).golden)
 
 
@@ -260,7 +260,7 @@ def url(request, tmp_path) -> str:
 
 
 def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, with no settings but these."""
+    """Run the command in its own process, with only these settings."""
     return subprocess.run(
         [RUL, *map(str, arguments)],
         env=clean_environment(**environment),
@@ -269,7 +269,7 @@ def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample by its name and labels."""
+    """Return every sample by name and labels."""
     text = server.ask("GET", "/metrics").text
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -279,7 +279,7 @@ def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], 
 
 
 def metric(server: Server, name: str, **labels: str) -> float:
-    """The sum of a metric's samples that have these labels."""
+    """Return the sum of a metric's samples with these labels."""
     return sum(
         value
         for (found, of), value in metrics_of(server).items()
@@ -288,12 +288,12 @@ def metric(server: Server, name: str, **labels: str) -> float:
 
 
 def workers_of(server: Server) -> list[psutil.Process]:
-    """The worker processes, in the order of their start."""
+    """Return the worker processes in the order of their start."""
     return [child for child in psutil.Process(server.process.pid).children() if "envoy" in child.name()]
 
 
 def await_workers(server: Server, count: int) -> None:
-    """Wait until so many workers are ready."""
+    """Wait until this number of workers is ready."""
     wait_until(lambda: metric(server, "rul_workers") == count, START_SECONDS, what="every worker")
 
 
@@ -304,7 +304,7 @@ def golden(tiny_bundle) -> Golden:
 
 @pytest.fixture(scope="module")
 def browser():
-    """A browser; of a module, because its loop must not run beside those of other tests."""
+    """A browser per module, because its event loop must not run beside those of other tests."""
     with chromium() as started:
         yield started
 
@@ -318,12 +318,12 @@ def service(tmp_path_factory) -> Iterator[Server]:
 
 @pytest.fixture
 def expects() -> str:
-    """Part of the errors that a test itself causes; see `tests.browser.expecting`."""
+    """Part of the errors that a test causes on purpose; see `tests.browser.expecting`."""
     return "\0"
 
 
 @pytest.fixture
 def opened(service, browser, look, tmp_path, expects):
-    """The page of a module's `service`, in one of its looks."""
+    """The page of a module's `service`, in one look."""
     with visit(browser, service.http, look, screenshot_folder(tmp_path), expects=expects) as visited:
         yield visited
