@@ -236,7 +236,7 @@ def _found(done: Sequence[HeldOut], cap: float, *, attention: bool, heads: bool)
 
 
 def _unwatched(_wanted: Wanted, _done: int) -> None:
-    """Report to nobody."""
+    """Ignore the report."""
 
 
 def cost(answer: Callable[[WindowSet], object], windows: WindowSet) -> float:

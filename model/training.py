@@ -83,7 +83,7 @@ Watcher = Callable[[int, float, Check | None], None]
 
 
 def unwatched(_step: int, _loss: float, _check: Check | None) -> None:
-    """Report to nobody."""
+    """Ignore the report."""
 
 
 class Trainer:

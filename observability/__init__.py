@@ -1,1 +1,1 @@
-"""What watches the service: Prometheus configuration and rules, and Grafana dashboards."""
+"""Monitoring of the service: Prometheus configuration and rules, and Grafana dashboards."""

@@ -1,7 +1,7 @@
-"""Write docs/metrics.md from the metrics themselves: `python -m observability.reference`.
+"""Write docs/metrics.md from the metrics: `python -m observability.reference`.
 
-Everything on it is what a service with one bundle would show, and `service.metrics.instruments`; only
-developers run it.
+The page has the metrics of a service with one bundle, and those of `service.metrics.instruments`. Only
+developers run this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.settings import ProviderChoice
 PAGE: Final = Path(__file__).parents[1] / "docs" / "metrics.md"
 BUNDLE: Final = "fd001"
 
-# Values that are not known before a service runs; those of every other label are listed.
+# Labels whose values are unknown before a service runs; the page lists the values of all others.
 OPEN: Final = {
     "model": "each loaded bundle",
     "version": "of the bundle",
@@ -64,7 +64,7 @@ runbook](runbook.md) says what to do when an alert reads them.
 
 
 def page() -> str:
-    """The page, as it should be."""
+    """Return the text of the page."""
     registry = CollectorRegistry()
     runtime = OnnxRuntime.load(find_bundle(BUNDLE), provider=ProviderChoice.CPU)
     Metrics(registry, [runtime])
@@ -107,7 +107,7 @@ def _unit(family: Metric) -> str:
 
 
 def _labels(family: Metric) -> Mapping[str, list[str]]:
-    """Every value of each label, in the order of the series; the ends of buckets left out."""
+    """Return the values of each label, in the order of the series, without bounds of buckets."""
     found: dict[str, list[str]] = {}
     for sample in family.samples:
         for label, value in sample.labels.items():

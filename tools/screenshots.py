@@ -19,7 +19,7 @@ DRAWN_MS = 3000  # no event says that charts are drawn
 
 
 def main() -> None:
-    """Run a demo against a service of its own; take the pictures."""
+    """Run a demo against a separate service; take the pictures."""
     IMAGES.mkdir(exist_ok=True)
     with TemporaryDirectory() as work, running(Path(work), BUNDLES) as service:
         subprocess.run([RUL, "demo", "--url", service.http, *DEMO], check=True)  # noqa: S603 our own arguments

@@ -142,7 +142,7 @@ def _drawing(drawn: Json, limit: float | None, least: float | None, most: float 
 
 
 def _identity(title: str) -> int:
-    """Return what links name a panel by: as long as its title stays, wherever it moves.
+    """Return the id of a panel for links: it changes with the title, not with the place.
 
     >>> _identity("Latency p99")
     101516706

@@ -1,4 +1,4 @@
-"""What unit tests share."""
+"""Fixtures of unit tests."""
 
 import io
 import logging
@@ -11,13 +11,13 @@ from export.bundle import find_bundle
 
 @pytest.fixture(scope="session")
 def shipped():
-    """A bundle that is there already; tests of what training and export make are in tests/contract."""
+    """A shipped bundle; tests of training and export are in tests/contract."""
     return find_bundle("fd001")
 
 
 @pytest.fixture(scope="session")
 def newer(tmp_path_factory):
-    """Version 2 of fd001: the graph of fd003, which answers otherwise."""
+    """Version 2 of fd001: the graph of fd003, which has other answers."""
     from tests.other_bundles import renamed
 
     return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
@@ -25,7 +25,7 @@ def newer(tmp_path_factory):
 
 @pytest.fixture
 async def service():
-    """The application around a fake runtime, with small limits and without a store."""
+    """The application with a fake runtime, low limits and no store."""
     from tests.in_process import in_process
 
     async with in_process() as started:
@@ -34,7 +34,7 @@ async def service():
 
 @pytest.fixture
 def stream():
-    """Collect the service's log, in JSON; the process logs as before at the end."""
+    """Collect the service's log, in JSON; the earlier logging is restored at the end."""
     from service import logs
 
     root = logging.getLogger()
