@@ -158,10 +158,8 @@ def columns_table(facts: Inspection) -> Table:
     for heading in ("1 %", "median", "99 %", "missing", "outliers"):
         table.add_column(heading, justify="right", no_wrap=True)
     for column in facts.columns:
-        middle = (
-            f"{value:.{digits_apart(column.low, column.high)}g}"
-            for value in (column.low, column.median, column.high)
-        )
+        digits = digits_apart(column.low, column.high)
+        middle = (f"{value:.{digits}g}" for value in (column.low, column.median, column.high))
         missing = f"{100 * column.missing:.1f} %" if column.missing else "-"
         name = column.name + (" (setting)" if column.role == "setting" else "")
         table.add_row(name, *middle, missing, str(column.outliers or "-"))

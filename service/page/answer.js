@@ -20,7 +20,7 @@ export function figures(prediction, { last, cap, ended = false, ago = 0 }) {
       h("p", { class: "answer-rul" }, rulText(prediction)),
       h("p", { class: "muted" }, strange ? "a guess" : capped ? `past cycle ${around}; the model counts to ${number(cap)}` : `until about cycle ${around}`)),
     h("div", { class: "figure" },
-      h("h2", {}, `How sure: ${percent(interval.coverage)} band`),
+      h("h2", {}, `How sure: ${percent(interval.coverage)} interval`),
       h("p", { class: "answer-middle" }, strange ? "Not known" : capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
       !strange && band(prediction, cap),
       STATES[state] && h("p", { class: "error" }, STATES[state])),

@@ -83,7 +83,7 @@ function rulChart(stack, facts, state) {
   const latest = past.findLast((one) => one.rul !== undefined);
   return traces(stack, {
     title: "Remaining useful life",
-    note: `cycles, with the ${percent(prediction.interval.coverage)} band${hasTruth ? "; dashed: truth" : ""}`,
+    note: `cycles, with the ${percent(prediction.interval.coverage)} interval${hasTruth ? "; dashed: truth" : ""}`,
     kind: "tall",
     height: 210,
     ticks: true,
