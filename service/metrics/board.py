@@ -165,7 +165,7 @@ def _size(key: str) -> int:
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # another user's process has the number of a dead worker
         return False
     return True
 

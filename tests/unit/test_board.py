@@ -130,6 +130,16 @@ def test_every_process_that_lives_is_shown(path):
     assert registry.get_sample_value("process_resident_memory_bytes", {"worker": "0"}) is None
 
 
+def test_a_process_of_another_user_with_the_number_of_a_dead_worker_is_no_worker(path, monkeypatch):
+    def refuse(_pid, _signal):
+        raise PermissionError
+
+    board = Board(path, worker=1, workers=2)
+    monkeypatch.setattr("os.kill", refuse)
+
+    assert board.pids() == [0, 0]
+
+
 def test_counters_of_two_workers_are_one_series(path):
     registries = [CollectorRegistry(), CollectorRegistry()]
     one, other = (
