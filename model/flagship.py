@@ -204,8 +204,8 @@ class Flagship(RulNetwork):
     def window(self, lengths: Tensor, last_cycle: Tensor, pools: Pools) -> Tensor:
         """Return age of the last cycle, whether it is known, length, and what is missing, [B, 3 + F + H].
 
-        What is missing: of each column under the last head, which sees all cycles, and of all columns under
-        each head, which tells a gap before the last cycle from an earlier one.
+        The last head, which sees all cycles, says what is missing of each column. Every head says what is
+        missing of all columns, which tells a gap before the last cycle from an earlier one.
         """
         age, known = age_of(last_cycle[:, None], oldest=self.get_buffer("oldest"))  # [B, 1], [B, 1]
         age = torch.cat((spread_age(age, known), known), dim=-1).double()

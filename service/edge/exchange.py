@@ -1,4 +1,4 @@
-"""What surrounds every request: id, access, time limit, measurement, log line, error."""
+"""The frame of every request: id, access, time limit, measurement, log line, error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Exchange:
         start: When it was fully received, in seconds of `perf_counter`; until then, when it began.
         seconds: Duration from `start`, once it has ended.
         error: The error, if any.
-        caller: What the API key allows.
+        caller: The grant of the API key.
         gone: Whether the caller has disconnected.
         windows: Number of windows in the request.
         stages: Stages with their start and end in seconds of `perf_counter`. Callers append to the list

@@ -54,7 +54,7 @@ class InvalidKeys(RulError):
 
 
 class Grant(NamedTuple):
-    """What a key allows. A tenant sees only its own units; "" is the tenant of keys without one."""
+    """Scopes and tenant of a key. A tenant sees only its own units; "" is the tenant of keys without one."""
 
     name: str
     scopes: frozenset[KeyScope]

@@ -193,15 +193,11 @@ def _add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
         ]
     }
     by_columns = {"model": manifest.name, "windows": [window | {"columns": by_name}]}
+    by_rows = {"model": manifest.name, "windows": [window | {"readings": cycles}]}
     for path, examples in {
         "/v1/predict": {
             "columns by name": by_columns,
-            "rows, without storing the prediction": {
-                "model": manifest.name,
-                "windows": [window | {"readings": cycles}],
-                "explain": "none",
-                "store": False,
-            },
+            "rows, without storing the prediction": {**by_rows, "explain": "none", "store": False},
             "when to act, by the costs of a planned stop and of a failure": {
                 **by_columns,
                 "costs": {"planned": 800.0, "failure": 12000.0},
@@ -223,9 +219,8 @@ def _add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]
         body["examples"] = {name: {"value": value} for name, value in examples.items()}
     lines = [",".join(map(str, line)) for line in (["cycle", *names], [119, *cycles[0]], [120, *cycles[1]])]
-    paths["/v1/units/{unit}/cycles"]["post"]["requestBody"]["content"]["text/csv"]["example"] = "\n".join(
-        lines
-    )
+    csv = paths["/v1/units/{unit}/cycles"]["post"]["requestBody"]["content"]["text/csv"]
+    csv["example"] = "\n".join(lines)
 
 
 def _add_parameters(paths: dict[str, Any], manifest: Manifest) -> None:

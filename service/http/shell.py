@@ -95,7 +95,7 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What the OpenAPI document cannot derive from the endpoint.
+    """Description of an endpoint that the OpenAPI document cannot derive from it.
 
     Attributes:
         answer: The type of the answer as JSON, or a type or a schema for each media type.

@@ -1,7 +1,7 @@
 """Starts the front end: Envoy if it can run, else BentoML's own server.
 
-Envoy (through pyvoy) serves HTTP and gRPC on one port (docs/adr/0001). Both host the same service. This
-module must not know what is behind the front end.
+Envoy (through pyvoy) serves HTTP and gRPC on one port (docs/adr/0001). Both host the same service. Bundles,
+keys and store are checked first, so that a start which cannot succeed ends with one line.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_a_last_cycle_that_float32_cannot_hold_is_told_to_the_digit():
 
 
 def half_missing(*, more):
-    """What is said of a window of 300 readings of which half are missing, and some more."""
+    """Join a window of 300 readings, of which half and some more are missing."""
     rows = np.ones((100, 3), np.float32)
     rows.flat[: 150 + more] = np.nan
     rules = WindowRules.of(make_manifest(context=100), max_window_cycles=100)

@@ -37,9 +37,7 @@ def score(
         bool, typer.Option("--contributions", help="Add lists: contributions by cycle and by sensor.")
     ] = False,
     part_readings: PartReadings = 32_768,
-    workers: Annotated[
-        int | None, typer.Option(help="Number of processes; default: one per core.", min=1)
-    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.", min=1)] = None,
     ray: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
