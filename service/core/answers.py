@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -90,12 +90,8 @@ class Answers:
     @classmethod
     def joined(cls, parts: Sequence[Answers]) -> Answers:
         """The answers to several batches with windows of equal length."""
-
-        def join(of: str, name: str) -> FloatArray | None:
-            values = [getattr(getattr(part, of), name) for part in parts]
-            return None if values[0] is None else np.concatenate(values)
-
-        asked, outputs = _fields(Asked, partial(join, "asked")), _fields(Outputs, partial(join, "outputs"))
+        asked = _fields(Asked, lambda name: np.concatenate([getattr(part.asked, name) for part in parts]))
+        outputs = Outputs.joined([part.outputs for part in parts])
         return cls(asked, outputs, parts[0].manifest, parts[0].rules)
 
     @cached_property
@@ -182,7 +178,8 @@ class Answers:
     def of_columns(self) -> FloatArray | None:
         """Contribution of each column, [B, F]; None if the model does not explain readings."""
         values = self.outputs.sensor_contribution
-        return None if values is None else values.sum(axis=1, dtype=np.float64)
+        # A product takes a third of the time of a sum over a short axis.
+        return None if values is None else np.ones(values.shape[1]) @ values.astype(np.float64)
 
     @cached_property
     def entropy(self) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -67,6 +67,13 @@ class Outputs:
     sensor_contribution: FloatArray | None = None
     window_contribution: FloatArray | None = None
     evidence: FloatArray | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Outputs]) -> Outputs:
+        """The outputs of several batches with windows of equal length."""
+        values = {field.name: [getattr(part, field.name) for part in parts] for field in fields(cls)}
+        given = {name: each for name, each in values.items() if each[0] is not None}
+        return cls(**{name: np.concatenate(each) for name, each in given.items()})
 
 
 class Runtime(Protocol):
