@@ -19,7 +19,6 @@ from typing import Any, Final
 import grpc.aio
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from export.bundle import BundleFolder, InvalidBundle
 from model.domain import RulError
 from service import logs
 from service.core.bundles import load_bundles, warn
@@ -27,7 +26,7 @@ from service.core.cores import Cores
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Tracer
 from service.core.predictor import LoadedModel, Predictor
-from service.core.runtime import OnnxRuntime, Runtime
+from service.core.runtime import Runtime
 from service.core.watch import Watch
 from service.edge.exchange import Desk
 from service.errors import RuntimeFailed
@@ -167,7 +166,10 @@ class Parts:
         await proving
         models = {name: model.provider for name, model in self._models.items()}
         digests = {name: model.name.sha256 for name, model in self._models.items()}
-        return json.dumps({"phase": self.lifecycle.phase, "models": models, "digests": digests})
+        bundles = self.catalog.bundles
+        return json.dumps(
+            {"phase": self.lifecycle.phase, "models": models, "bundles": bundles, "digests": digests}
+        )
 
     async def _follow(self, proving: asyncio.Task[Any]) -> None:
         await proving
@@ -237,7 +239,7 @@ def build(
         InvalidBundle: a bundle is damaged or does not fit.
     """
     spec = worker or WorkerSpec()
-    loaded = _loaded(settings, spec) if runtimes is None else []
+    loaded = load_bundles(settings) if runtimes is None else []
     board = Board(spec.board, worker=spec.index, workers=spec.count)
     metrics = Metrics(CollectorRegistry(auto_describe=True), [], board)  # names that collide are refused
     joints = Joints(
@@ -263,18 +265,6 @@ def build(
     paths = {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded}
     desk = desk_of(joints, predictor, lifecycle, logs_keys=spec.index == 0)  # the others would log the same
     return Parts(joints, worker, Catalog(joints, predictor, paths), desk, schema)
-
-
-def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, OnnxRuntime]]:
-    loaded = load_bundles(settings)
-    digests = {runtime.manifest.name: runtime.sha256 for _, runtime in loaded}
-    changed = {name for name, digest in digests.items() if spec.serving.digests.get(name, digest) != digest}
-    if changed:
-        raise InvalidBundle(
-            f"{', '.join(changed)}: the bundle changed since the other workers loaded it; swap it with "
-            "`rul models swap`, or restart the service"
-        )
-    return loaded
 
 
 class Host:

@@ -171,6 +171,7 @@ class Catalog:
     Several workers all prepare before they commit, as `service.processes` tells them.
 
     Attributes:
+        bundles: Folder of each model's bundle, by name.
         everywhere: Makes a change in all workers.
     """
 
@@ -178,7 +179,7 @@ class Catalog:
         """Manage these models; `bundles` has the folder of each one's bundle, by name."""
         self._joints: Final = joints
         self._predictor: Final = predictor
-        self._bundles = dict(bundles)
+        self.bundles = dict(bundles)
         self._candidates: dict[str, Candidate] = {}
         self._returning: Final[set[asyncio.Task[None]]] = set()
         self.everywhere: Callable[[Change], Awaitable[Changed]] = self.change
@@ -231,13 +232,15 @@ class Catalog:
             raise ModelConflict(f"{change.model} has no {ends}")
         if change.action is Action.UNLOAD and len(models) == 1:
             raise ModelConflict(f"{change.model} is the only model: load another one first")
-        name, runtime, bundles = change.model, None, dict(self._bundles)
+        name, runtime, bundles = change.model, None, dict(self.bundles)
         digests = {known: model.name.sha256 for known, model in models.items()}
         if ends is not None and beside is not None:
             of = beside.model
             if change.reason:
                 begun = msgspec.structs.replace(change, action=Action.CANARY, reason="")
-                if beside.returned or beside.change != begun:  # another worker, or an admin, was first
+                # A worker that has restarted has its bundle in another folder.
+                same = msgspec.structs.replace(beside.change, bundle=begun.bundle) == begun
+                if beside.returned or not same:  # another worker, or an admin, was first
                     raise ModelConflict(f"the canary of {change.model} was given back or replaced")
                 candidates[name] = msgspec.structs.replace(beside, returned=change.reason)
         elif change.action is Action.UNLOAD:
@@ -265,8 +268,6 @@ class Catalog:
         except Exception as error:  # checks of a damaged bundle may raise anything
             raise InvalidCandidate(f"{change.bundle}: {type(error).__name__}: {error}") from error
         name, path = runtime.manifest.name, str(folder.path.resolve())
-        if "," in path:  # a comma separates bundles in the settings of a restarted worker
-            raise InvalidCandidate(f"{path}: expected a path without a comma")
         if change.model and name != change.model:
             raise InvalidCandidate(f"expected a bundle of model {change.model}, {change.bundle} is of {name}")
         if change.sha256 not in {"", runtime.sha256}:
@@ -301,7 +302,7 @@ class Catalog:
         elif change.action is Action.UNLOAD:
             del models[name]
             self._joints.retire(name)
-        self._bundles, self._candidates = prepared.changed.bundles, prepared.changed.candidates
+        self.bundles, self._candidates = prepared.changed.bundles, prepared.changed.candidates
         self._show(models)
         return prepared.changed
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from export.bundle import InvalidBundle
 from service import logs
 from service.core.changes import Change, Changed
 from service.errors import InvalidCandidate, NotReady, ServiceError
 from service.processes.control import Commands, Control, send
+from service.processes.copies import Copies
 from service.settings import Settings
 
 if TYPE_CHECKING:  # it loads ONNX Runtime, which the supervisor does not need
@@ -35,12 +37,13 @@ class Changes:
     Attributes:
         control: Listens for workers that received a request for a change.
         workers: The workers.
-        serving: Result of the last change; at first only the digests.
+        serving: Result of the last change, with copies of its bundles.
     """
 
-    def __init__(self, socket: Callable[[int], Path]) -> None:
+    def __init__(self, socket: Callable[[int], Path], copies: Copies) -> None:
         """Ask workers at these sockets."""
         self._socket: Final = socket
+        self._copies: Final = copies
         self.control: Final = Control({"change": self._change})
         self._quiet: Final = asyncio.Condition()
         self._starting = 0
@@ -75,14 +78,27 @@ class Changes:
                 refused = Changed.refused(
                     InvalidCandidate("workers read different files: the bundle changed")
                 )
+            else:
+                try:
+                    self.keep(prepared[0])
+                except (InvalidBundle, OSError) as error:
+                    refused = Changed.refused(InvalidCandidate(str(error)))
             if refused is not None:
                 await self._all("abort", COMMIT_SECONDS)
                 return _text(refused)
-            self.serving = prepared[0]
             for failed in await self._all("commit", COMMIT_SECONDS):
                 if failed.error:
                     logs.logger().error("change of models failed in a worker", reason=failed.detail)
-            return _text(self.serving)
+            return _text(prepared[0])
+
+    def keep(self, changed: Changed) -> None:
+        """Let workers that start from now on serve this, from copies of its bundles.
+
+        Raises:
+            InvalidBundle, OSError: a bundle has changed, or cannot be copied.
+        """
+        self.serving = self._copies.of(changed)
+        self._copies.remove_others(self.serving)
 
     async def _all(self, command: str, seconds: float) -> list[Changed]:
         """Send a command to every worker; skip ended ones, which restart with the last change."""
@@ -146,7 +162,7 @@ class WorkerChanges:
 
 
 def _files(changed: Changed) -> tuple[object, ...]:
-    return changed.model, changed.bundles, changed.digests
+    return changed.model, changed.digests
 
 
 def _refusal(error: Exception) -> str:

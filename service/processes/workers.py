@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from export.bundle import InvalidBundle
 from service import logs
 from service.core.changes import Changed
 from service.core.lifecycle import Phase
@@ -24,6 +25,7 @@ from service.errors import FrontEndFailed
 from service.machine import usable_cores
 from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, await_reply, send
+from service.processes.copies import Copies
 from service.processes.envoy_config import (
     answer_liveness,
     answer_old_proxies,
@@ -67,7 +69,7 @@ class Workers:
         self._servers: Final[dict[int, EnvoyServer]] = {}
         self._watches: Final[dict[int, asyncio.Task[None]]] = {}
         self._log: Final = logs.logger()
-        self._changes: Final = Changes(self._socket)
+        self._changes: Final = Changes(self._socket, Copies(folder / "bundles"))
         self._port: Final = port
         self._stopping = False
 
@@ -111,7 +113,10 @@ class Workers:
         if status["phase"] != Phase.READY:
             return  # it is draining
         if not self._changes.serving.digests:  # else the watched folder has changed them already
-            self._changes.serving = Changed(digests=status["digests"])
+            try:
+                self._changes.keep(Changed(bundles=status["bundles"], digests=status["digests"]))
+            except (InvalidBundle, OSError) as error:
+                raise FrontEndFailed(f"the bundles cannot be copied: {error}; start again") from error
         scheme = "https" if self._settings.tls_cert else "http"
         self._announce(status["models"], f"{scheme}://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))

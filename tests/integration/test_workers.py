@@ -157,6 +157,26 @@ def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker
         assert "Traceback" not in server.output()
 
 
+def test_a_worker_restarts_with_the_bundle_of_the_others_after_its_files_have_changed(tiny_bundle, tmp_path):
+    served = shutil.copytree(tiny_bundle.path, tmp_path / "served")
+    with running(tmp_path, str(served), workers="2") as server:
+        (before,) = models_of(server)
+        for file in served.iterdir():
+            file.write_bytes(b"half of a copy")
+
+        for victim in workers_of(server):
+            os.kill(victim.pid, signal.SIGKILL)
+            wait_until(lambda victim=victim: not victim.is_running(), 10, what="the end of the worker")
+            await_workers(server, 2)
+        (after,) = models_of(server)
+
+    assert after == before
+
+
+def models_of(server: Server) -> list[dict[str, object]]:
+    return server.ask("GET", "/v1/models").json()["models"]
+
+
 def test_a_worker_that_restarts_as_the_service_leaves_does_not_call_it_ready_again(tiny_bundle, tmp_path):
     with running(tmp_path, str(tiny_bundle.path), workers="2", lame_duck_seconds="5") as server:
         os.kill(workers_of(server)[1].pid, signal.SIGKILL)

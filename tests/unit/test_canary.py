@@ -276,6 +276,17 @@ async def test_a_canary_that_two_workers_give_back_at_once_is_given_back_once(se
     assert (await candidate(service))["returned"] == "the first reason"
 
 
+async def test_a_worker_that_restarted_from_a_copy_gives_the_canary_of_the_others_back(service, newer):
+    await begun(service, newer, **WIDE)
+    begun_by = service.parts.desk.predictor.models["fd001"].candidate.change
+
+    await service.parts.catalog.change(
+        msgspec.structs.replace(begun_by, action=Action.UNCANARY, reason="a bound", bundle="/copy")
+    )
+
+    assert (await candidate(service))["returned"] == "a bound"
+
+
 async def test_a_canary_is_given_back_as_soon_as_the_workers_take_changes_again(service, newer, monkeypatch):
     monkeypatch.setattr(models_module, "RETURN_AGAIN_SECONDS", 0.0)
     await begun(service, newer, **WIDE)
