@@ -29,7 +29,7 @@ from model.cells import number_of
 from model.domain import FloatArray, IntArray, InvalidData
 from model.files import bare_path, content
 from model.fleet import Format
-from model.text_table import CYCLE, TextTable, seconds_of
+from model.text_table import CYCLE, DATE, TextTable, seconds_of
 
 _DECIMAL: Final = re.compile(r"\d{1,15}\.\d*(?:[eE][-+]?\d\d?)?")
 _NUMERIC: Final = (
@@ -73,7 +73,15 @@ def read_table(
     else:
         table = source.parse(present(path, source.header, wanted, optional, keys), text, date)
 
-    return table_of(path, table, partial(_place, path, source), numbers=numbers, text=text, date=date)
+    return table_of(
+        path,
+        table,
+        partial(_place, path, source),
+        numbers=numbers,
+        text=text,
+        date=date,
+        is_typed=source is None,
+    )
 
 
 def place_of(path: Path, row: int, *, form: Format) -> str:
@@ -108,7 +116,7 @@ def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str
     if table.num_rows == 0:
         raise InvalidData(f"{path}: the file has no reading")
     return {
-        name: _float64(table[name]) if _fits_float64(table[name]) else _texts_of(table[name])
+        name: _float64(table[name]) if _fits_float64(table[name]) else texts_of(table[name])
         for name in table.column_names
     }
 
@@ -136,8 +144,11 @@ def table_of(
     numbers: Sequence[str],
     text: str | None,
     date: str | None = None,
+    is_typed: bool = True,
 ) -> Table:
     """Convert columns of Arrow that were read from `path`; `locate` names the place of a row.
+
+    `is_typed` as in `names_of`.
 
     Raises:
         InvalidData: there is no row, a column is not of numbers, or a name is empty.
@@ -146,21 +157,24 @@ def table_of(
     if count == 0:
         raise InvalidData(f"{path}: the file has no reading")
     names = set(table.column_names)
-    is_dated = date in names and not is_numeric(table[date]) and not _starts_with_number(table[date])
+    is_dated = False
     columns: dict[str, FloatArray] = {name: np.full(count, np.nan) for name in numbers}
     for name in names & set(numbers):
-        if name == date and is_dated:
-            columns[name] = _seconds(table[name], f"column {name!r}", locate)
+        if name == date:
+            columns[name], is_dated = cycles_of(table[name])
+            wrong = np.flatnonzero(np.isnan(columns[name]))
+            if len(wrong) and not is_numeric(table[name]):
+                row, wanted = int(wrong[0]), DATE if is_dated else CYCLE
+                [got] = texts_of(table[name].slice(row, 1))
+                raise InvalidData(f"{locate(row)}, column {name!r}: expected {wanted}, got {got!r}")
         elif is_numeric(table[name]):
             columns[name] = _float64(table[name])
-        elif name == date:
-            columns[name] = _numbers_of(table[name], f"column {name!r}", locate)
         else:
             raise InvalidData(f"{path}: column {name!r}: expected numbers, got {table[name].type}")
     if text is None:
         return Table(columns, (), np.zeros(count, dtype=np.int64), locate, is_dated)
     try:
-        labels, codes = names_of(table[text])
+        labels, codes = names_of(table[text], is_typed=is_typed)
     except InvalidData as error:
         raise InvalidData(f"{path}: column {text!r}: {error}") from error
     if "" in labels:
@@ -169,10 +183,11 @@ def table_of(
     return Table(columns, labels, codes, locate, is_dated)
 
 
-def names_of(column: pa.ChunkedArray) -> tuple[tuple[str, ...], IntArray]:
+def names_of(column: pa.ChunkedArray, *, is_typed: bool = True) -> tuple[tuple[str, ...], IntArray]:
     """Return the distinct names of a column in order of appearance, and each row's index, int64 [n].
 
-    A missing name is empty.
+    A missing name is empty. A file with types gives a text as it is: the rows that are read with it must
+    not change it. In text files (not `is_typed`), names that are all whole numbers have no decimals.
 
     Raises:
         InvalidData: the column holds neither names nor numbers.
@@ -180,7 +195,8 @@ def names_of(column: pa.ChunkedArray) -> tuple[tuple[str, ...], IntArray]:
     encoded = _texts(column).fill_null("").dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     places: dict[str, int] = {}
-    labels = _whole_names([label.strip() for label in encoded.dictionary.to_pylist()])
+    labels = [label.strip() for label in encoded.dictionary.to_pylist()]
+    labels = labels if is_typed else _whole_names(labels)
     own = [places.setdefault(label, len(places)) for label in labels]
     return tuple(places), np.array(own, dtype=np.int64)[codes]
 
@@ -190,33 +206,25 @@ def is_numeric(column: pa.ChunkedArray) -> bool:
     return any(is_kind(column.type) for is_kind in _NUMERIC)
 
 
-def _starts_with_number(column: pa.ChunkedArray) -> bool:
-    """Return whether the first text that is not empty is a number."""
-    first = next(filter(None, _texts_of(column)), "")
+def cycles_of(column: pa.ChunkedArray) -> tuple[FloatArray, bool]:
+    """Read cycles, float64 [n], and say whether they are dates, in seconds; other cells are NaN."""
+    if is_numeric(column):
+        return _float64(column), False
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        zone = column.type.tz if pa.types.is_timestamp(column.type) else None
+        instants = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
+        return _float64(instants) / 1e6, True
+    texts = texts_of(column)
+    numbers, dates = ({text: read(text) for text in set(texts)} for read in (_number, seconds_of))
+    is_number = (numbers[text] is not None for text in texts if numbers[text] != dates[text])
+    is_dated = not next(is_number, True)
+    return np.array([(dates if is_dated else numbers)[text] for text in texts], dtype=np.float64), is_dated
+
+
+def _number(text: str) -> float | None:
     with contextlib.suppress(ValueError):
-        return number_of(first) is not None
-    return False
-
-
-def _numbers_of(column: pa.ChunkedArray, name: str, locate: Callable[[int], str]) -> FloatArray:
-    numbers: list[float | None] = []
-    for row, text in enumerate(_texts_of(column)):
-        try:
-            numbers.append(number_of(text))
-        except ValueError:
-            raise InvalidData(f"{locate(row)}, {name}: expected {CYCLE}, got {text!r}") from None
-    return np.array(numbers, dtype=np.float64)
-
-
-def _seconds(column: pa.ChunkedArray, name: str, locate: Callable[[int], str]) -> FloatArray:
-    texts = _texts_of(column)
-    known = {text: seconds_of(text) for text in set(texts)}
-    for row, text in enumerate(texts):
-        if known[text] is None:
-            dates = any(value is not None for value in known.values())
-            wanted = "a date such as 2026-03-01, 2026-03-01 13:00 or 01.03.2026" if dates else CYCLE
-            raise InvalidData(f"{locate(row)}, {name}: expected {wanted}, got {text!r}")
-    return np.array([known[text] for text in texts], dtype=np.float64)
+        return number_of(text)
+    return None
 
 
 def _whole_names(labels: list[str]) -> list[str]:
@@ -260,7 +268,8 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
         raise InvalidData(f"expected names or numbers, got {column.type}") from None
 
 
-def _texts_of(column: pa.ChunkedArray) -> list[str]:
+def texts_of(column: pa.ChunkedArray) -> list[str]:
+    """Return the text of each cell, empty without one."""
     return ["" if cell is None else str(cell).strip() for cell in column.to_pylist()]
 
 

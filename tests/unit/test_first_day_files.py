@@ -234,6 +234,20 @@ def test_dates_number_the_readings_of_each_unit_in_order_of_time(tmp_path, dates
     assert "column 'cycle' holds dates" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("ns", "Europe/Berlin"), pa.date32()])
+def test_dates_with_a_type_number_the_readings_too(tmp_path, kind):
+    days = [3 * 86_400_000_000_000 + 1, 0, 86_400_000_000_000]  # one nanosecond is no part of a microsecond
+    cycles = pa.array(days, pa.timestamp("ns")).cast(kind, safe=False)
+    rows = [("a", 0, 40, number, 9) for number in range(3)]
+    a_file(tmp_path / "pumps.parquet", rows)
+    table = pq.read_table(tmp_path / "pumps.parquet").set_column(1, "cycle", cycles)
+    pq.write_table(table, tmp_path / "pumps.parquet")
+
+    [unit] = read_trajectories(tmp_path / "pumps.parquet", PUMPS)
+
+    assert (unit.cycles.tolist(), unit.readings[:, 1].tolist()) == ([1, 2, 3], [1, 2, 0])
+
+
 def test_dates_of_one_unit_in_several_files_go_on(tmp_path):
     csv_file(tmp_path / "may.csv", rows=[("a", "2026-05-01", 40, 2, 9)])
     csv_file(tmp_path / "june.csv", rows=[("a", "2026-06-01", 40, 3, 9)])

@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from model.domain import LARGEST_CYCLE, BoolArray, IntArray, InvalidData, Trajectory
+from model.cells import MISSING
+from model.domain import LARGEST_CYCLE, IntArray, InvalidData, Trajectory
 from model.fleet import Fleet
 from model.readers import Rows, is_cycle
-from model.tables import Table, is_numeric, names_of, table_of
+from model.tables import Table, cycles_of, names_of, table_of, texts_of
+from model.text_table import DATE
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.plan import Part, Slice, columns_of, open_parquet
 
@@ -63,11 +65,9 @@ def read_part(folder: Location, part: Part, fleet: Fleet, *, optional: Sequence[
     rows_of: list[IntArray] = []
     files: list[str] = []
     for each in part.slices:
-        found = _slice_table(folder, each, fleet, optional)
-        kept = _kept(each, found, fleet, refused)
-        if kept.any():
-            rows = each.first_row + np.flatnonzero(kept) + 1
-            tables.append(_numbers(each, found.filter(pa.array(kept)), rows, fleet))
+        rows, table = _readable(each, _slice_table(folder, each, fleet, optional), fleet, refused)
+        if len(rows):
+            tables.append(table)
             rows_of.append(rows)
             files += [each.file] * len(rows)
     count = sum(each.rows for each in part.slices)
@@ -123,34 +123,34 @@ def _constant(of: Slice, name: str, value: str, fleet: Fleet) -> pa.Array:
         raise InvalidData(f"{of.file}: expected a number in the folder's {name}, got {value!r}") from None
 
 
-def _kept(of: Slice, table: pa.Table, fleet: Fleet, refused: list[Refusal]) -> BoolArray:
-    """Tell which rows have a unit and a cycle; the others are refused."""
+def _readable(of: Slice, table: pa.Table, fleet: Fleet, refused: list[Refusal]) -> tuple[IntArray, Table]:
+    """Return the rows with a unit and a cycle, from 1, and their numbers; refuse the others."""
     units, codes = names_of(table[fleet.unit_column])
+    cycles, is_dated = np.zeros(len(codes)), False
+    if fleet.cycle_column is not None:
+        cycles, is_dated = cycles_of(table[fleet.cycle_column])
     named = np.array([unit != "" for unit in units])[codes]
-    kept = named.copy()
-    cycles = np.full(len(kept), np.nan)
-    if fleet.cycle_column is not None and is_numeric(table[fleet.cycle_column]):
-        cycles = table[fleet.cycle_column].cast(pa.float64(), safe=False).to_numpy()
-        kept &= is_cycle(cycles)
+    kept = named & (~np.isnan(cycles) if is_dated else is_cycle(cycles))
+    wanted = DATE if is_dated else f"a whole number from 0 to {LARGEST_CYCLE}"
     for row in np.flatnonzero(~kept).tolist():
-        cycle = None if np.isnan(cycles[row]) else float(cycles[row])
+        cycle = None if is_dated or np.isnan(cycles[row]) else float(cycles[row])
+        unit, column, reason = None, fleet.unit_column, "expected a name, got nothing"
         if named[row]:
             unit, column = units[codes[row]], fleet.cycle_column
-            got = "nothing" if cycle is None else f"{cycle:.12g}"
-            reason = f"expected a whole number from 0 to {LARGEST_CYCLE}, got {got}"
-        else:
-            unit, column, reason = None, fleet.unit_column, "expected a name, got nothing"
+            [cell] = texts_of(table[column].slice(row, 1))
+            got = f"{cycle:.12g}" if cycle is not None else "nothing" if cell in MISSING else repr(cell)
+            reason = f"expected {wanted}, got {got}"
         refused.append(Refusal(of.file, of.first_row + row + 1, unit, cycle, column, reason))
-    return kept
-
-
-def _numbers(of: Slice, table: pa.Table, rows: IntArray, fleet: Fleet) -> Table:
-    cycle = [] if fleet.cycle_column is None else [fleet.cycle_column]
-    return table_of(
+    rows = of.first_row + np.flatnonzero(kept) + 1
+    sources = [name for name in table.column_names if name in fleet.sources]
+    found = table_of(
         Path(of.file),
-        table,
+        table.select(sources),
         lambda row: f"{of.file}: row {rows[row]}",
-        numbers=[*fleet.sources, *cycle],
-        text=fleet.unit_column,
-        date=fleet.cycle_column,
+        numbers=fleet.sources,
+        text=None,
     )
+    numbers = {name: values[kept] for name, values in found.numbers.items()}
+    if fleet.cycle_column is not None:
+        numbers[fleet.cycle_column] = cycles[kept]
+    return rows, replace(found, numbers=numbers, labels=units, codes=codes[kept], is_dated=is_dated)

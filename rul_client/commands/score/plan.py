@@ -33,6 +33,8 @@ from rul_client.unit_windows import LAST
 
 MOST_MIXED_ROWS: Final = 262_144
 """Maximum readings of a file with mixed rows of units, which is read at once."""
+ROWS_PER_BATCH: Final = 65_536
+"""Rows of the column of units that are read at once."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -185,7 +187,9 @@ class _Planner:
         start_of: dict[str, int] = {}
         is_mixed = False
         own = dict(whole.keys).get(self._fleet.unit_column)
-        for unit, start in _bounds(file, self._fleet.unit_column) if own is None else [(own, 0)]:
+        named = [(own, 0)] if own else []  # no name: its readings are refused
+        bounds = named if own is not None else _bounds(file, whole.file, self._fleet.unit_column)
+        for unit, start in bounds:
             if unit in start_of:
                 is_mixed = True
                 if whole.rows > MOST_MIXED_ROWS:
@@ -237,15 +241,21 @@ def columns_of(
 def _keys(name: str, file: Any) -> dict[str, str]:  # noqa: ANN401 as above
     """Read the columns that folders name, as Hive does: `unit=17/a.parquet`; the file's own come first."""
     pairs = [folder.partition("=") for folder in PurePosixPath(name).parts[:-1]]
-    keys = {unquote(key): "" if value == NO_VALUE else unquote(value) for key, sign, value in pairs if sign}
-    return {key: value for key, value in keys.items() if key not in file.schema_arrow.names}
+    values = {unquote(key): "" if value == NO_VALUE else unquote(value) for key, sign, value in pairs if sign}
+    return {key: value.strip() for key, value in values.items() if key not in file.schema_arrow.names}
 
 
-def _bounds(file: Any, column: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401 as above
-    """Yield unit and row wherever the unit changes; skip rows without a unit."""
+def _bounds(file: Any, name: str, column: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401 as above
+    """Yield unit and row wherever the unit changes; skip rows without a unit.
+
+    Groups of rows may be large, so they are read some rows at a time.
+    """
     before, start = "", 0
-    for group in range(file.num_row_groups):
-        names, codes = names_of(file.read_row_group(group, columns=[column])[column])
+    for batch in file.iter_batches(ROWS_PER_BATCH, columns=[column], use_threads=False):
+        try:
+            names, codes = names_of(pa.chunked_array([batch[column]]))
+        except InvalidData as error:
+            raise InvalidData(f"{name}: column {column!r}: {error}") from error
         for row in np.flatnonzero(np.diff(codes, prepend=-1)).tolist():
             unit = names[codes[row]]
             if unit not in {"", before}:

@@ -1,0 +1,159 @@
+"""`rul score` reads Parquet as other programs write it: any types, groups of rows and folders."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from model.domain import InvalidData
+from model.fleet import fleet_of_schema
+from rul_client.commands.score.locations import Location
+from rul_client.commands.score.plan import make_plan
+from tests.scoring import LAST_ONLY, score_here, write_pumps
+from tests.tiny_bundle import FLEET, pumps
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_pumps(tmp_path / "pumps.parquet", pumps(units=3, seed=21))
+
+
+def with_column(table, name, values):
+    return table.set_column(table.column_names.index(name), name, pa.array(values))
+
+
+def named(table, names):
+    of = dict(zip(dict.fromkeys(table["unit"].to_pylist()), names, strict=True))
+    return with_column(table, "unit", [of[unit] for unit in table["unit"].to_pylist()])
+
+
+def scored(folder, name="part-*.parquet"):
+    return pa.concat_tables(pq.read_table(file) for file in sorted(folder.glob(name))).to_pylist()
+
+
+def refused(folder):
+    return [(row["file"], row["row"], row["column"], row["reason"]) for row in scored(folder, "_refused/*")]
+
+
+def test_names_and_windows_of_units_do_not_depend_on_groups_of_rows_and_parts(tiny_bundle, table, tmp_path):
+    pq.write_table(named(table, ["1.0", "1.1", "2.0"]), tmp_path / "one.parquet")
+    pq.write_table(named(table, ["1.0", "1.1", "2.0"]), tmp_path / "many.parquet", row_group_size=7)
+
+    one = score_here(tiny_bundle, tmp_path / "one.parquet", tmp_path / "one")
+    many = score_here(tiny_bundle, tmp_path / "many.parquet", tmp_path / "many", part_readings=1)
+
+    found = [
+        [(row["unit"], row["last_cycle"]) for row in scored(tmp_path / name)] for name in ("one", "many")
+    ]
+    assert found[0] == found[1]
+    assert one["units"] == many["units"] == 3
+    assert {unit for unit, _ in found[0]} == {"1.0", "1.1", "2.0"}
+
+
+def test_folders_name_units_literally(tiny_bundle, table, tmp_path):
+    names = dict.fromkeys(table["unit"].to_pylist())
+    for name, folder in zip(names, ("1.0", "1", "a%2Fb"), strict=True):
+        own = table.filter(pa.compute.equal(table["unit"], name)).drop(["unit"])
+        (tmp_path / "in" / f"unit={folder}").mkdir(parents=True)
+        pq.write_table(own, tmp_path / "in" / f"unit={folder}" / "x.parquet")
+
+    score_here(tiny_bundle, tmp_path / "in", tmp_path / "out", **LAST_ONLY)
+
+    assert {row["unit"] for row in scored(tmp_path / "out")} == {"1.0", "1", "a/b"}
+
+
+def test_readings_in_folders_without_a_unit_are_refused(tiny_bundle, table, tmp_path):
+    folder = tmp_path / "in" / "unit=__HIVE_DEFAULT_PARTITION__"
+    folder.mkdir(parents=True)
+    for name in ("a", "b"):
+        pq.write_table(table.drop(["unit"]).slice(0, 1), folder / f"{name}.parquet")
+    pq.write_table(table, tmp_path / "in" / "pumps.parquet")
+
+    summary = score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")
+
+    reason = "expected a name, got nothing"
+    assert refused(tmp_path / "out") == [
+        (f"{folder.name}/{name}.parquet", 1, "unit", reason) for name in ("a", "b")
+    ]
+    assert (summary["units"], summary["windows"]) == (3, len(table))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (pa.timestamp("ns"), "expected a date such as .*, got nothing"),
+        (pa.date32(), "expected a date such as .*, got nothing"),
+        (pa.string(), r"expected a whole number from 0 to 16777216, got nothing"),
+    ],
+)
+def test_a_reading_without_a_date_or_number_is_refused_and_the_others_are_answered(
+    tiny_bundle, table, tmp_path, kind, reason
+):
+    days = table["cycle"].cast(pa.int32()).cast(pa.date32())
+    cycles = (table["cycle"] if kind == pa.string() else days).cast(kind).to_pylist()
+    cycles[4] = None
+    pq.write_table(with_column(table, "cycle", pa.array(cycles, kind)), tmp_path / "pumps.parquet")
+
+    summary = score_here(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out")
+
+    [(file, row, column, said)] = refused(tmp_path / "out")
+    assert (file, row, column, summary["windows"]) == ("pumps.parquet", 5, "cycle", len(table) - 1)
+    assert re.fullmatch(reason, said)
+
+
+def test_a_text_that_is_no_cycle_is_refused_with_the_text(tiny_bundle, table, tmp_path):
+    cycles = ["new", *map(str, table["cycle"].to_pylist()[1:])]
+    pq.write_table(with_column(table, "cycle", cycles), tmp_path / "pumps.parquet")
+
+    score_here(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out")
+
+    reason = "expected a whole number from 0 to 16777216, got 'new'"
+    assert refused(tmp_path / "out") == [("pumps.parquet", 1, "cycle", reason)]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.binary()])
+def test_units_are_texts_of_any_type(tiny_bundle, table, tmp_path, kind):
+    names = pa.array(table["unit"].to_pylist(), kind)
+    pq.write_table(with_column(table, "unit", names), tmp_path / "pumps.parquet")
+
+    assert score_here(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out")["windows"] == len(table)
+
+
+def plan_of(source):
+    fleet = fleet_of_schema("pumps", FLEET.schema)
+    return make_plan(Location.of(str(source)), fleet, every=1, part_readings=65_536, allow_absent=False)
+
+
+def test_units_that_are_no_names_are_refused_with_their_file(table, tmp_path):
+    pq.write_table(with_column(table, "unit", [[1]] * len(table)), tmp_path / "pumps.parquet")
+
+    with pytest.raises(
+        InvalidData, match=r"pumps\.parquet: column 'unit': expected names or numbers, got list"
+    ):
+        plan_of(tmp_path)
+
+
+def test_a_large_group_of_rows_is_planned_in_little_memory(tmp_path):
+    count = 1_000_000
+    units = pa.array(np.char.add("a-rather-long-name-", (np.arange(count) // 500).astype(str)))
+    zeros = {name: pa.nulls(count, pa.float32()) for name in FLEET.schema.names}
+    large = pa.table({"unit": units, "cycle": np.arange(count) % 500} | zeros)
+    pq.write_table(large, tmp_path / "large.parquet", row_group_size=count)
+    del large, units, zeros
+    before = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(counted)
+
+    try:
+        plan = plan_of(tmp_path)
+    finally:
+        pa.set_memory_pool(before)
+
+    assert plan.units == 2_000
+    assert counted.max_memory() < 8 * 2**20
