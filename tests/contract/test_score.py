@@ -22,10 +22,10 @@ from rul_client.commands.predict.offline import open_offline
 from rul_client.commands.predict.rows import rows
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.plan import MOST_MIXED_ROWS, make_plan
-from rul_client.commands.score.run import OtherRun, print_report
+from rul_client.commands.score.run import OtherRun, print_report, score
 from rul_client.commands.score.scorer import BATCH_WINDOWS
 from rul_client.unit_windows import UnitWindows
-from tests.scoring import LAST_ONLY, make_job, score_here, tree, write_pumps
+from tests.scoring import LAST_ONLY, in_this_process, make_job, score_here, tree, write_pumps
 from tests.tiny_bundle import FLEET, pumps
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -359,6 +359,14 @@ def test_a_run_over_another_model_is_refused_with_both(tiny_bundles, fleet, tmp_
 
     with pytest.raises(OtherRun, match=r"model was \S+ \S+ \([0-9a-f]{12}\), now \S+ \S+ \([0-9a-f]{12}\)"):
         score_here(tiny_bundles("amnl"), fleet, tmp_path / "out")
+
+
+def test_two_runs_into_one_folder_at_the_same_time_are_noticed(tiny_bundle, fleet, tmp_path):
+    def beside_another(job, parts):
+        yield from in_this_process(replace(job, run="other", every=2), parts)
+
+    with pytest.raises(InvalidData, match=r"part-000000.parquet: another run wrote to .* at the same time"):
+        score(make_job(tiny_bundle, fleet, tmp_path / "out"), beside_another)
 
 
 def test_a_run_that_finished_no_part_gives_way_to_another(tiny_bundle, fleet, tmp_path):

@@ -13,7 +13,8 @@ from model.domain import InvalidData
 from model.fleet import fleet_of_schema
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.plan import make_plan
-from tests.scoring import LAST_ONLY, score_here, write_pumps
+from rul_client.commands.score.run import score
+from tests.scoring import LAST_ONLY, in_this_process, make_job, score_here, write_pumps
 from tests.tiny_bundle import FLEET, pumps
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -157,3 +158,33 @@ def test_a_large_group_of_rows_is_planned_in_little_memory(tmp_path):
 
     assert plan.units == 2_000
     assert counted.max_memory() < 8 * 2**20
+
+
+def changed(folder):
+    table = pq.read_table(folder / "pumps.parquet")
+    pq.write_table(table.slice(0, 10), folder / "pumps.parquet")
+
+
+def replaced(folder):
+    other = named(pq.read_table(folder / "pumps.parquet"), ["x", "y", "z"])
+    pq.write_table(other, folder / "pumps.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (changed, "the file changed after the run began"),
+        (replaced, "the file changed after the run began"),
+        (lambda folder: (folder / "pumps.parquet").unlink(), "cannot be read: .*No such file"),
+    ],
+)
+def test_a_file_that_changes_during_the_run_ends_it(tiny_bundle, table, tmp_path, change, reason):
+    job = make_job(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out", part_readings=1)
+
+    def changing(job, parts):
+        yield from in_this_process(job, parts[:1])
+        change(tmp_path)
+        yield from in_this_process(job, parts[1:])
+
+    with pytest.raises(InvalidData, match=rf"pumps\.parquet: {reason}"):
+        score(job, changing)

@@ -21,6 +21,7 @@ class Job:
         every: Distance in cycles between the windows of a unit, from its last one backwards.
         part_readings: Maximum readings in a part.
         attention, contributions: Whether the output has these columns.
+        run: Digest of the facts that determine the output; each part's file holds it.
     """
 
     bundle: str
@@ -31,6 +32,7 @@ class Job:
     part_readings: int
     attention: bool = False
     contributions: bool = False
+    run: str = ""
 
 
 class Tally(msgspec.Struct, frozen=True):

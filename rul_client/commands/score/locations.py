@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import os
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
+from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
@@ -99,7 +99,7 @@ class Location:
             CannotWrite: the file system refuses.
         """
         folder, _, last = self.path(name).rpartition("/")
-        part = f"{folder}/.{last}.{os.getpid()}.tmp"
+        part = f"{folder}/.{last}.{token_hex(8)}.tmp"  # another run may write the same file
         try:
             self.files.create_dir(folder)
             with self.files.open_output_stream(part) as stream:

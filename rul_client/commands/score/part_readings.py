@@ -20,7 +20,7 @@ from model.readers import Rows, is_cycle
 from model.tables import Table, cycles_of, names_of, table_of, texts_of
 from model.text_table import DATE
 from rul_client.commands.score.locations import Location
-from rul_client.commands.score.plan import Part, Slice, columns_of, open_parquet
+from rul_client.commands.score.plan import Part, Slice, columns_of, open_parquet, version_of
 
 ROWS_PER_BATCH: Final = 16_384
 
@@ -58,7 +58,7 @@ def read_part(folder: Location, part: Part, fleet: Fleet, *, optional: Sequence[
     """Read the units of a part.
 
     Raises:
-        InvalidData: a file cannot be read, or a column is not of numbers.
+        InvalidData: a file cannot be read or has changed, or a column is not of numbers.
     """
     refused: list[Refusal] = []
     tables: list[Table] = []
@@ -91,6 +91,8 @@ def _slice_table(folder: Location, wanted: Slice, fleet: Fleet, optional: Sequen
     """Read the rows of a slice, some at a time: a group of rows may be far larger."""
     keys = dict(wanted.keys)
     with open_parquet(folder, wanted.file) as file:
+        if version_of(folder.files.get_file_info(folder.path(wanted.file))) != wanted.version:
+            raise InvalidData(f"{wanted.file}: the file changed after the run began; start again")
         found = columns_of(file, wanted.file, keys, fleet, optional=optional)
         columns = [name for name in found if name not in keys]
         stop = wanted.first_row + wanted.rows
@@ -106,8 +108,6 @@ def _slice_table(folder: Location, wanted: Slice, fleet: Fleet, optional: Sequen
             if at >= stop:
                 break
     table = pa.Table.from_batches(parts)
-    if table.num_rows != wanted.rows:
-        raise InvalidData(f"{wanted.file}: expected {stop:,} rows, got fewer: the file changed, start again")
     for name, value in keys.items():
         table = table.append_column(name, _constant(wanted, name, value, fleet))
     return table

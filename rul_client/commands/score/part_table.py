@@ -23,6 +23,7 @@ from rul_client.commands.score.plan import Part, open_parquet
 REFUSED: Final = "_refused"
 """Folder of the side tables; readers of datasets pass over names that begin with an underscore."""
 COUNTS: Final = "rul.counts"
+RUN: Final = "rul.run"
 BY_CYCLE: Final = frozenset({"attention", "evidence", "contributions"})
 """Columns with a number for each cycle of the window."""
 LISTS: Final = pa.list_(pa.float32())
@@ -47,7 +48,7 @@ def schema_of(manifest: Manifest, name: ModelName, job: Job) -> Any:  # noqa: AN
     }
     for column in (column for column, is_wanted in lists.items() if is_wanted):
         schema = schema.append(pa.field(column, LISTS))
-    return schema
+    return schema.with_metadata({**schema.metadata, RUN: job.run})
 
 
 def table_of(columns: Mapping[str, Any], schema: Any) -> Any:  # noqa: ANN401 pyarrow is untyped
@@ -111,15 +112,21 @@ def write_part(output: Location, part: Part, table: Any, refused: Sequence[Refus
     output.write(part.file, _parquet(table.replace_schema_metadata(metadata)))
 
 
-def read_tally(output: Location, part: Part) -> Tally:
-    """Read the counts of a finished part.
+def read_tally(output: Location, part: Part, *, run: str) -> Tally:
+    """Read the counts of a finished part of this run.
 
     Raises:
-        InvalidData: the file is not of `rul score`, or damaged.
+        InvalidData: the file is not of this run, or damaged.
     """
     with open_parquet(output, part.file) as file:
+        metadata = file.schema_arrow.metadata or {}
+        if metadata.get(RUN.encode(), b"").decode() != run:
+            raise InvalidData(
+                f"{part.file}: another run wrote to {output.url} at the same time; remove the folder and "
+                "start one run again"
+            )
         try:
-            return msgspec.json.decode((file.schema_arrow.metadata or {})[COUNTS.encode()], type=Tally)
+            return msgspec.json.decode(metadata[COUNTS.encode()], type=Tally)
         except (KeyError, msgspec.DecodeError) as error:
             raise InvalidData(f"{part.file}: no counts in its metadata; remove it and start again") from error
 

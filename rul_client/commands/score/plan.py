@@ -40,9 +40,14 @@ NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows of one file; `keys` are columns that its folders name, such as `unit=17`."""
+    """Rows of one file; `keys` are columns that its folders name, such as `unit=17`.
+
+    Attributes:
+        version: Size of the file and time of its last change.
+    """
 
     file: str
+    version: tuple[int, int | None]
     first_row: int
     rows: int
     keys: tuple[tuple[str, str], ...] = ()
@@ -118,9 +123,14 @@ def make_plan(source: Location, fleet: Fleet, *, every: int, part_readings: int,
     lacking = {name: own for name, own in planner.lacking.items() if name not in absent}
     digest = hashlib.sha256()
     for file in files:
-        digest.update(repr((folder.name(file), file.size, file.mtime_ns)).encode())
+        digest.update(repr((folder.name(file), *version_of(file))).encode())
     units = len(planner.file_of_unit)
     return Plan(parts, len(files), planner.rows, units, absent, lacking, digest.hexdigest())
+
+
+def version_of(file: FileInfo) -> tuple[int, int | None]:
+    """Return what differs if a file changed: its size and the time of its last change."""
+    return file.size, file.mtime_ns
 
 
 @contextmanager
@@ -155,7 +165,7 @@ class _Planner:
         optional: Sequence[str],
     ) -> None:
         self._folder: Final = folder
-        self._files: Final = [folder.name(file) for file in files]
+        self._files: Final = {folder.name(file): version_of(file) for file in files}
         self._fleet: Final = fleet
         self._every: Final = every
         self._optional: Final = optional
@@ -167,7 +177,7 @@ class _Planner:
         """Yield the rows of each unit, file by file."""
         paths = {name: Path(self._folder.root, name) for name in self._files}
         stems = unit_names([*paths.values()])
-        for name in self._files:
+        for name, version in self._files.items():
             with open_parquet(self._folder, name) as file:
                 keys = _keys(name, file)
                 if self._fleet.unit_column == ONE_FILE_A_UNIT:
@@ -180,7 +190,7 @@ class _Planner:
                 self.rows += rows
                 if rows:
                     own = tuple((key, value) for key, value in keys.items() if key in found)
-                    yield from self._runs_of(file, Slice(name, 0, rows, own))
+                    yield from self._runs_of(file, Slice(name, version, 0, rows, own))
 
     def _runs_of(self, file: Any, whole: Slice) -> Iterator[_Run]:  # noqa: ANN401 pyarrow is untyped
         """Yield the runs of one file; the whole file if the rows of its units are mixed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from rul_client.commands.score.job import Job, Tally, total
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_table import REFUSED, read_tally
 from rul_client.commands.score.plan import Part, Plan, make_plan
-from rul_client.commands.score.record import differences, facts_of
+from rul_client.commands.score.record import differences, digest_of, facts_of
 from rul_client.commands.score.scorer import Scorer
 
 RUN: Final = "_run.json"
@@ -63,7 +64,8 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
         named = ", ".join([*files[:FILES_NAMED], *["..."] * (len(files) > FILES_NAMED)])
         count = f"{len(files):,} of {plan.files:,} files"
         console.print(printable(f"rul: {column} is not in {count}, treated as missing there: {named}"))
-    finished = _prepare(scorer, facts_of(scorer, plan))
+    facts = facts_of(scorer, plan)
+    finished, job = _prepare(scorer, facts), replace(job, run=digest_of(facts))
     left = [part for part in plan.parts if part.file not in finished]
     if len(left) < len(plan.parts):
         console.print(
@@ -74,7 +76,7 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
         with _progress(console, windows) as watch, closing(runner(job, left)) as tallies:
             for tally in tallies:
                 watch(tally.windows)
-    summary = _summary(scorer, plan)
+    summary = _summary(scorer, plan, job)
     scorer.output.write(SUMMARY, _json(summary))
     if not summary["windows"]:
         raise NothingAnswered(f"no window has an answer; {job.output}/_refused says why")
@@ -111,11 +113,11 @@ def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
     return set(names)
 
 
-def _summary(scorer: Scorer, plan: Plan) -> dict[str, Any]:
+def _summary(scorer: Scorer, plan: Plan, job: Job) -> dict[str, Any]:
     """Add up the counts of all parts."""
     if not plan.parts:
         raise InvalidData(f"{scorer.job.source}: the files have no reading")
-    tally = total(read_tally(scorer.output, part) for part in plan.parts)
+    tally = total(read_tally(scorer.output, part, run=job.run) for part in plan.parts)
     counts = msgspec.to_builtins(tally) | {"drift": scorer.drift_of(tally.drift)}
     return {"model": msgspec.to_builtins(scorer.name), **counts}
 
