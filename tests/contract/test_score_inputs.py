@@ -188,3 +188,14 @@ def test_a_file_that_changes_during_the_run_ends_it(tiny_bundle, table, tmp_path
 
     with pytest.raises(InvalidData, match=rf"pumps\.parquet: {reason}"):
         score(job, changing)
+
+
+def test_a_file_that_is_named_is_read_even_if_folders_hide_it(tiny_bundle, table, tmp_path):
+    pq.write_table(table, tmp_path / "_latest.parquet")
+
+    assert score_here(tiny_bundle, tmp_path / "_latest.parquet", tmp_path / "out")["windows"] == len(table)
+
+
+def test_an_empty_path_is_not_the_working_folder():
+    with pytest.raises(InvalidData, match="expected a path or a URL of files, got nothing"):
+        Location.of("")

@@ -89,6 +89,18 @@ def test_the_summary_is_printed_and_stored(undisturbed):
     assert set(summary["drift"]["columns"]) >= {"vibration"}
 
 
+def test_a_run_over_dates_says_once_that_it_numbers_them(tiny_bundle, tmp_path):
+    table = write_pumps(tmp_path / "pumps.parquet", pumps(units=4, seed=21))
+    dates = table["cycle"].cast("int32").cast("date32")
+    pq.write_table(table.set_column(1, "cycle", dates), tmp_path / "pumps.parquet")
+    given = ("--bundle", tiny_bundle.path, "--input", tmp_path / "pumps.parquet", "--part-readings", 60)
+
+    done = rul_score(*map(str, given), "--output", tmp_path / "out")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("column 'cycle' holds dates") == 1
+
+
 def test_people_read_counts_and_where_reasons_are_of_a_finished_run_too(options, undisturbed):
     folder, _ = undisturbed
 

@@ -40,6 +40,8 @@ class Location:
         Raises:
             InvalidData: no library opens such a URL.
         """
+        if not url:
+            raise InvalidData("expected a path or a URL of files, got nothing")
         if "://" not in url:
             return cls(url, LocalFileSystem(), Path(url).absolute().as_posix())
         try:
@@ -73,14 +75,14 @@ class Location:
             raise InvalidData(
                 f"{self.url}: expected a file or a folder, got a pipe or a device: save it first"
             )
-        folder = self.folder()
-        selected = found if found.is_file else FileSelector(self.root, recursive=True)
-        listed = self.files.get_file_info(selected) if isinstance(selected, FileSelector) else [selected]
-        files = [
-            file
-            for file in sorted(listed, key=attrgetter("path"))
-            if file.type == FileType.File and _is_shown_parquet(folder.name(file))
-        ]
+        if found.is_file:
+            listed = [found]
+        else:
+            below = self.files.get_file_info(FileSelector(self.root, recursive=True))
+            listed = [file for file in below if file.is_file and _is_shown(self.name(file))]
+        files = sorted(
+            (file for file in listed if file.path.lower().endswith(SUFFIXES)), key=attrgetter("path")
+        )
         if not files:
             raise InvalidData(
                 f"{self.url}: expected Parquet files (.parquet, .pq), found none; "
@@ -109,9 +111,8 @@ class Location:
             raise CannotWrite(f"{self.url}: {name} cannot be written: {error}") from error
 
 
-def _is_shown_parquet(name: str) -> bool:
-    hidden = any(part[0] in "._" for part in PurePosixPath(name).parts)
-    return not hidden and name.lower().endswith(SUFFIXES)
+def _is_shown(name: str) -> bool:
+    return not any(part[0] in "._" for part in PurePosixPath(name).parts)
 
 
 def _by_fsspec(url: str) -> tuple[FileSystem, str]:

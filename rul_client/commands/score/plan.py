@@ -27,7 +27,7 @@ from pyarrow.fs import FileInfo
 from model.domain import InvalidData
 from model.fleet import ONE_FILE_A_UNIT, Fleet
 from model.readers import unit_names
-from model.tables import names_of, present
+from model.tables import cycles_of, names_of, present
 from rul_client.commands.score.locations import Location
 from rul_client.unit_windows import LAST
 
@@ -78,6 +78,7 @@ class Plan:
     Attributes:
         absent: Columns of the model that no file has.
         lacking: The files that lack a column of others, by column.
+        is_dated: Whether the first file has dates as cycles.
         sha256: Digest of the names, sizes and times of the files.
     """
 
@@ -87,6 +88,7 @@ class Plan:
     units: int
     absent: tuple[str, ...]
     lacking: dict[str, list[str]]
+    is_dated: bool
     sha256: str
 
     @property
@@ -125,7 +127,7 @@ def make_plan(source: Location, fleet: Fleet, *, every: int, part_readings: int,
     for file in files:
         digest.update(repr((folder.name(file), *version_of(file))).encode())
     units = len(planner.file_of_unit)
-    return Plan(parts, len(files), planner.rows, units, absent, lacking, digest.hexdigest())
+    return Plan(parts, len(files), planner.rows, units, absent, lacking, planner.is_dated, digest.hexdigest())
 
 
 def version_of(file: FileInfo) -> tuple[int, int | None]:
@@ -153,6 +155,7 @@ class _Planner:
     Attributes:
         lacking: The files that lack a column of the model, by column.
         file_of_unit: The file of each unit.
+        is_dated: Whether the first file has dates as cycles.
     """
 
     def __init__(
@@ -171,6 +174,7 @@ class _Planner:
         self._optional: Final = optional
         self.lacking: Final[dict[str, list[str]]] = {}
         self.file_of_unit: Final[dict[str, str]] = {}
+        self.is_dated = False
         self.rows = 0
 
     def runs(self) -> Iterator[_Run]:
@@ -187,6 +191,8 @@ class _Planner:
                     if source not in found:
                         self.lacking.setdefault(source, []).append(name)
                 rows = int(file.metadata.num_rows)
+                if rows and not self.rows:
+                    self.is_dated = _is_dated(file, self._fleet.cycle_column)
                 self.rows += rows
                 if rows:
                     own = tuple((key, value) for key, value in keys.items() if key in found)
@@ -253,6 +259,14 @@ def _keys(name: str, file: Any) -> dict[str, str]:  # noqa: ANN401 as above
     pairs = [folder.partition("=") for folder in PurePosixPath(name).parts[:-1]]
     values = {unquote(key): "" if value == NO_VALUE else unquote(value) for key, sign, value in pairs if sign}
     return {key: value.strip() for key, value in values.items() if key not in file.schema_arrow.names}
+
+
+def _is_dated(file: Any, column: str | None) -> bool:  # noqa: ANN401 as above
+    """Say whether the column of cycles holds dates, by the first rows of a file."""
+    if column not in file.schema_arrow.names:
+        return False
+    first = next(file.iter_batches(ROWS_PER_BATCH, columns=[column], use_threads=False))
+    return cycles_of(pa.chunked_array([first[column]]))[1]
 
 
 def _bounds(file: Any, name: str, column: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401 as above

@@ -64,6 +64,11 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
         named = ", ".join([*files[:FILES_NAMED], *["..."] * (len(files) > FILES_NAMED)])
         count = f"{len(files):,} of {plan.files:,} files"
         console.print(printable(f"rul: {column} is not in {count}, treated as missing there: {named}"))
+    if plan.is_dated:
+        column = scorer.fleet.cycle_column
+        console.print(
+            f"rul: column {column!r} holds dates: readings of each unit are numbered from 1 in order of time"
+        )
     facts = facts_of(scorer, plan)
     finished, job = _prepare(scorer, facts), replace(job, run=digest_of(facts))
     left = [part for part in plan.parts if part.file not in finished]

@@ -7,6 +7,7 @@ tasks.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -98,7 +99,8 @@ def _score(job: Job, part: Part) -> Tally:
 
 
 def _begin() -> None:
-    """Prepare a process: it ends with its parent, and ignores Ctrl+C."""
+    """Prepare a process: it ends with its parent, ignores Ctrl+C, and repeats no warning of its parent."""
+    logging.disable(logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pa.set_cpu_count(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
