@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +32,7 @@ from tests.tiny_bundle import FLEET, pumps
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 CONTEXT = FLEET.context
+SCORE_PAGE = Path(__file__).parents[2] / "docs" / "score.md"
 
 
 @pytest.fixture
@@ -177,6 +180,24 @@ def test_attention_and_contributions_are_lists_of_the_windows_cycles(tiny_bundle
         assert len(row["contributions"]) == len(row["attention"])
         assert len(row["sensor_contributions"]) == sensors
         assert max(row["sensor_contributions"], key=abs) == pytest.approx(row["top_sensor_cycles"], rel=1e-5)
+
+
+def test_columns_and_their_types_are_those_of_the_documentation(tiny_bundle, fleet, tmp_path):
+    described = {
+        re.sub("_N$", "", name): kind.strip()
+        for names, kind in re.findall(
+            r"^\| (`.*?) \| ([^|]*) \|", SCORE_PAGE.read_text("utf-8"), re.MULTILINE
+        )
+        for name in re.findall("`([a-z_N]+)`", names)
+    }
+
+    score_here(tiny_bundle, fleet, tmp_path / "out", attention=True, contributions=True)
+
+    schema = pq.read_schema(tmp_path / "out" / "part-000000.parquet")
+    kinds = {re.sub(r"_\d+$", "", field.name): str(field.type) for field in schema}
+    assert {name: described[name] for name in kinds} == {
+        name: "list of float" if kind.startswith("list") else kind for name, kind in kinds.items()
+    }
 
 
 def test_readings_without_a_place_are_refused_with_file_row_and_reason(tiny_bundle, tmp_path):
