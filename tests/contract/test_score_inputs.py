@@ -199,3 +199,13 @@ def test_a_file_that_is_named_is_read_even_if_folders_hide_it(tiny_bundle, table
 def test_an_empty_path_is_not_the_working_folder():
     with pytest.raises(InvalidData, match="expected a path or a URL of files, got nothing"):
         Location.of("")
+
+
+def test_a_file_with_other_names_of_columns_is_refused_with_the_way_to_describe_it(
+    tiny_bundle, table, tmp_path
+):
+    renamed = table.rename_columns(["machine", *table.column_names[1:]])
+    pq.write_table(renamed, tmp_path / "pumps.parquet")
+
+    with pytest.raises(InvalidData, match=r"1 column missing: unit; .*`rul fleet init` writes a first one"):
+        score_here(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out")

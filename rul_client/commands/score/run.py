@@ -15,7 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from model.domain import InvalidData, RulError, printable
+from model.fleet import Fleet
+from model.tables import MissingColumns
 from rul_client.commands.output import NothingAnswered
+from rul_client.commands.predict.input_file import OTHER_NAMES
 from rul_client.commands.score.job import Job, Tally, total
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_table import REFUSED, read_tally
@@ -51,24 +54,7 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     """
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     scorer = Scorer(job)
-    plan = make_plan(
-        Location.of(job.source),
-        scorer.fleet,
-        every=job.every,
-        part_readings=job.part_readings,
-        allow_absent=job.fleet is None,
-    )
-    if plan.absent:
-        console.print(f"rul: {job.source} has no readings of {', '.join(plan.absent)}: treated as missing")
-    for column, files in plan.lacking.items():
-        named = ", ".join([*files[:FILES_NAMED], *["..."] * (len(files) > FILES_NAMED)])
-        count = f"{len(files):,} of {plan.files:,} files"
-        console.print(printable(f"rul: {column} is not in {count}, treated as missing there: {named}"))
-    if plan.is_dated:
-        column = scorer.fleet.cycle_column
-        console.print(
-            f"rul: column {column!r} holds dates: readings of each unit are numbered from 1 in order of time"
-        )
+    plan = _plan(job, scorer.fleet, console)
     facts = facts_of(scorer, plan)
     finished, job = _prepare(scorer, facts), replace(job, run=digest_of(facts))
     left = [part for part in plan.parts if part.file not in finished]
@@ -86,6 +72,36 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     if not summary["windows"]:
         raise NothingAnswered(f"no window has an answer; {job.output}/_refused says why")
     return summary
+
+
+def _plan(job: Job, fleet: Fleet, console: Console) -> Plan:
+    """Divide the input into parts; say what is missing in it.
+
+    Raises:
+        InvalidData: the input cannot be read.
+    """
+    try:
+        plan = make_plan(
+            Location.of(job.source),
+            fleet,
+            every=job.every,
+            part_readings=job.part_readings,
+            allow_absent=job.fleet is None,
+        )
+    except MissingColumns as error:
+        raise InvalidData(f"{error}{OTHER_NAMES * (job.fleet is None)}") from error
+    if plan.absent:
+        console.print(f"rul: {job.source} has no readings of {', '.join(plan.absent)}: treated as missing")
+    for column, files in plan.lacking.items():
+        named = ", ".join([*files[:FILES_NAMED], *["..."] * (len(files) > FILES_NAMED)])
+        count = f"{len(files):,} of {plan.files:,} files"
+        console.print(printable(f"rul: {column} is not in {count}, treated as missing there: {named}"))
+    if plan.is_dated:
+        column = fleet.cycle_column
+        console.print(
+            f"rul: column {column!r} holds dates: readings of each unit are numbered from 1 in order of time"
+        )
+    return plan
 
 
 def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
