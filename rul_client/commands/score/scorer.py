@@ -6,7 +6,6 @@ service.core and service.drift.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
@@ -210,4 +209,5 @@ def score_part(part: Part, scorer: Scorer) -> Tally:
 
 
 def _counts(column: Any) -> dict[str, int]:  # noqa: ANN401 pyarrow is untyped
-    return dict(sorted(Counter[str](column.to_pylist()).items()))
+    counts = column.value_counts()
+    return dict(sorted(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True)))
