@@ -6,6 +6,7 @@ dependencies when it runs, so that `rul serve` never loads torch.
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from enum import StrEnum
@@ -52,6 +53,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 Typer calls it
 
 def main() -> None:
     """Run `rul`: exit with 2 for wrong usage and 1 for a failure, with one line on standard error."""
+    _open_streams()
     app = typer.Typer(
         cls=QuotingGroup,
         no_args_is_help=True,
@@ -76,6 +78,17 @@ def main() -> None:
             raise
         command = " ".join(["rul", *sys.argv[1:2]])
         _fail(f"{command} needs {module}: pip install 'rulserve[{EXTRAS[module]}]'")
+
+
+def _open_streams() -> None:
+    """Open closed standard streams to nothing; escape letters that standard output cannot encode."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004 or a later file becomes the stream
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or Path(os.devnull).open("w", encoding="utf-8")
+        stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, stream)
 
 
 def _fail(reason: str) -> NoReturn:

@@ -187,6 +187,16 @@ def test_a_reader_that_leaves_early_is_no_error(tiny_bundle, columns, pumps_csv)
     )  # of the file, and nothing of the pipe
 
 
+def test_an_output_file_needs_no_standard_output(tiny_bundle, pumps_csv, tmp_path):
+    out = tmp_path / "rul.csv"
+    command = f'"{RUL}" predict --bundle "{tiny_bundle.path}" --input "{pumps_csv}" --output "{out}" >&-'
+
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=300)
+
+    assert done.returncode == 0, done.stderr
+    assert out.is_file()
+
+
 @pytest.fixture(scope="module")
 def guarded(tiny_bundle, tmp_path_factory):
     """A service that asks for a key."""

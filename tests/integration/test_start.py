@@ -15,7 +15,7 @@ import pytest
 from service.core.providers import CPU, CUDA
 from service.processes.control import WorkerSpec
 from tests.environments import clean_environment
-from tests.integration.conftest import RUL
+from tests.integration.conftest import RUL, running
 
 SECONDS = 60
 # A machine with an NVIDIA driver, whose ONNX Runtime has no use for it.
@@ -80,6 +80,14 @@ def test_each_setting_that_names_nothing_is_warned_of_once(tiny_bundle, tmp_path
 
 def test_the_other_workers_do_not_say_it_again(tiny_bundle, tmp_path):
     assert warnings(tiny_bundle, tmp_path, **NAMING_NOTHING, **WorkerSpec(index=1).as_environment()) == []
+
+
+def test_a_service_starts_without_standard_streams(tiny_bundle, tmp_path):
+    command = ("bash", "-c", f'exec "{RUL}" serve <&- >&- 2>&-')
+
+    with running(tmp_path, str(tiny_bundle.path), command=command) as server:
+        assert server.ask("GET", "/metrics").is_success
+        assert server.stop() == 0
 
 
 def test_on_a_terminal_the_start_ends_with_the_address_the_page_and_the_models(tiny_bundle, tmp_path):

@@ -63,6 +63,14 @@ def test_a_service_that_asks_for_a_key_gets_it_or_says_so(strict):
 
 
 @pytest.mark.parametrize("server", ["envoy"], indirect=True)
+def test_letters_that_the_output_cannot_encode_are_escaped(server):
+    shown = rul_top(server.http, "--once", "--interval", 0.1, COLUMNS="40", PYTHONIOENCODING="ascii")
+
+    assert shown.returncode == 0, shown.stderr
+    assert r"\u2026" in shown.stdout
+
+
+@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
     ours, theirs = pty.openpty()
     watching = subprocess.Popen(
