@@ -14,6 +14,10 @@ ACCELERATOR ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 # Compiled modules are kept, also where the environment says otherwise: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
+# An environment is bound to its folder: one that was moved or copied is made anew.
+$(shell for made in .venv/*/; do \
+  grep -qsF " $$(pwd -P)/$${made%/}" "$$made/pyvenv.cfg" || rm -f "$$made".made*; done)
+
 .PHONY: help
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

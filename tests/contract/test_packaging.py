@@ -128,17 +128,38 @@ def test_rul_prints_its_version():
     assert (done.returncode, done.stdout) == (0, f"rulserve {version('rulserve')}\n")
 
 
-@pytest.mark.parametrize("target", ["demo", "tour", "bundles"])
-def test_a_target_names_programs_in_a_folder_whose_name_has_a_space(target, tmp_path):
-    folder = tmp_path / "a b"
+def targets(folder: Path) -> Path:
+    """A folder with the targets of the Makefile."""
     folder.mkdir()
     for name in ("Makefile", "requirements", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
+    return folder
 
-    done = subprocess.run(
-        ["make", "--dry-run", target], cwd=folder, capture_output=True, text=True, check=True
-    )
 
-    words = shlex.split(done.stdout)
+def dry_run(folder: Path, target: str) -> str:
+    """Return the commands of a target."""
+    command = ["make", "--dry-run", "--no-print-directory", target]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_an_environment_is_kept_in_its_folder_and_made_anew_in_another(tmp_path):
+    first, second = targets(tmp_path / "first"), tmp_path / "it's the second"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv/dev"], cwd=first, check=True)
+    (first / ".venv" / "dev" / ".made").touch()
+
+    kept = dry_run(first, "setup")
+    first.rename(second)
+    made = dry_run(second, "setup")
+
+    assert "-m venv" not in kept
+    assert "-m venv .venv/dev\n" in made
+
+
+@pytest.mark.parametrize("target", ["demo", "tour", "bundles"])
+def test_a_target_names_programs_in_a_folder_whose_name_has_a_space(target, tmp_path):
+    folder = targets(tmp_path / "a b")
+
+    words = shlex.split(dry_run(folder, target))
+
     assert [word for word in words if word.startswith(f"{folder}/.venv")]
     assert str(tmp_path / "a") not in words
