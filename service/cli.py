@@ -30,6 +30,7 @@ Example: rul serve --bundle fd001 --port 3000
 
 Every option has an environment variable (RUL_PORT=3000). `rul settings` lists all variables.
 """
+STANDARD_ERROR: Final = 2
 NAME_HELP: Final = "Name of the key, in logs and for `revoke`."
 KeyFile = Annotated[Path | None, typer.Option("--file", help="The key file; default: RUL_KEYS_FILE.")]
 
@@ -82,11 +83,12 @@ def main() -> None:
 
 def _open_streams() -> None:
     """Open closed standard streams to nothing; escape letters that standard output cannot encode."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004 or a later file becomes the stream
-        os.set_inheritable(number, True)
+    # Otherwise a later file or socket takes the number of a closed stream, and text meant for that.
+    while (number := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        os.set_inheritable(number, True)  # noqa: FBT003 its only argument
     os.close(number)
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or Path(os.devnull).open("w", encoding="utf-8")
+        stream = getattr(sys, name) or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
         stream.reconfigure(errors="backslashreplace")
         setattr(sys, name, stream)
 

@@ -6,10 +6,13 @@ import json
 import os
 import re
 import subprocess
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+import yaml
 
 from service.errors import ForeignSite
 from service.factory import hosts_of
@@ -18,6 +21,17 @@ from tests.programs import ROOT, compose, output_of
 
 DOCKERFILE = (ROOT / "service" / "Dockerfile").read_text("utf-8")
 SERVICES = ("rulserve", "rulserve-gpu", "prometheus", "alertmanager", "grafana")
+
+
+class Ready(BaseHTTPRequestHandler):
+    """Answers 200."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +153,24 @@ def test_an_image_runs_as_a_user_without_rights_and_says_whether_it_is_well(targ
     assert re.search(r"^USER 10001:10001$", stage, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK (.|\n)*/readyz", stage, re.MULTILINE)
     assert 'ENTRYPOINT ["rul"]' in stage
+
+
+IMAGE_CHECKS = map(json.loads, re.findall(r"^HEALTHCHECK .*\\\n +CMD (.+)$", DOCKERFILE, re.MULTILINE))
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+COMPOSE_CHECK = COMPOSE["services"]["rulserve"]["healthcheck"]["test"][1:]
+
+
+@pytest.mark.parametrize("check", [*IMAGE_CHECKS, COMPOSE_CHECK], ids=["cpu", "gpu", "compose"])
+def test_a_health_check_asks_no_proxy(check):
+    proxy = {"http_proxy": "http://127.0.0.1:9", "no_proxy": ""}  # nothing listens there
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ready) as server:
+        Thread(target=server.serve_forever).start()
+        command = [part.replace("3000", str(server.server_port)) for part in check]
+        done = subprocess.run(command, env=os.environ | proxy, capture_output=True, text=True, check=False)
+        server.shutdown()
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
