@@ -7,9 +7,10 @@ import os
 import shutil
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
@@ -22,6 +23,11 @@ from export.bundle import BundleFolder
 # With it, gRPC's threads run in a forked child and may abort it before it executes its program: 550 of 1,500
 # children of a process that asks by gRPC, none without.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# Services of tests are on this machine: no proxy that the environment names reaches them.
+os.environ["no_proxy"] = ",".join(
+    [os.environ.get("no_proxy") or os.environ.get("NO_PROXY", ""), "localhost", "127.0.0.1", "::1"]
+)
 
 # No time limits: the time of an example depends on the other load of the machine. Examples of a test share
 # fixtures. `repeatable` tries the same examples each time; `long` (make test-long) 20 times as many new ones.
@@ -154,6 +160,13 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("RUL_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder for sockets, whose paths have at most 107 bytes: a `tmp_path` may be longer."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def test_an_interrupt_ends_the_demo_in_order(url):
 
 def test_make_demo_starts_a_service_where_none_answers_and_ends_it(tiny_bundle, tmp_path):
     settings = {"RUL_BUNDLES": str(tiny_bundle.path), "RUL_WORKERS": "1", "XDG_STATE_HOME": str(tmp_path)}
+    settings |= {"http_proxy": "http://127.0.0.1:9", "no_proxy": ""}  # nothing listens there
     port = free_port()
 
     done = subprocess.run(

@@ -38,11 +38,11 @@ def port():
 
 
 @pytest.fixture
-async def server(tmp_path, port):
-    os.mkfifo(tmp_path / "fifo")
+async def server(short_path, port):
+    os.mkfifo(short_path / "fifo")
 
     def configure(config):
-        hide_admin(config, socket=tmp_path / "admin")
+        hide_admin(config, socket=short_path / "admin")
         answer_liveness(config)
         return config
 
@@ -50,9 +50,9 @@ async def server(tmp_path, port):
         f"{__name__}:application",
         host="127.0.0.1",
         port=port,
-        admin=tmp_path / "admin",
+        admin=short_path / "admin",
         configure=configure,
-        environment={FIFO: str(tmp_path / "fifo")},
+        environment={FIFO: str(short_path / "fifo")},
         arguments=["--concurrency", "1"],
     )
     await made.start()
@@ -68,9 +68,9 @@ async def client(server, port):
 
 
 @pytest.mark.parametrize("path", ["/livez", "/healthz", "/livez?verbose=1"])
-async def test_liveness_is_answered_while_the_event_loop_is_blocked(client, tmp_path, path):
+async def test_liveness_is_answered_while_the_event_loop_is_blocked(client, short_path, path):
     blocked = asyncio.ensure_future(client.get("/"))
-    opened = partial(os.open, tmp_path / "fifo", os.O_WRONLY | os.O_NONBLOCK)  # once its reader blocks
+    opened = partial(os.open, short_path / "fifo", os.O_WRONLY | os.O_NONBLOCK)  # once its reader blocks
     writer = await asyncio.to_thread(wait_until, opened, SECONDS)
 
     reply = await client.get(path)

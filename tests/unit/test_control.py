@@ -13,13 +13,13 @@ from service.processes.control import VARIABLE, Control, WorkerSpec, send
 
 
 @pytest.fixture
-async def worker(tmp_path):
+async def worker(short_path):
     async def drain():
         return "drained"
 
     control = Control({"drain": drain})
-    await control.open(tmp_path / "worker")
-    yield tmp_path / "worker"
+    await control.open(short_path / "worker")
+    yield short_path / "worker"
     control.close()
 
 
@@ -39,26 +39,26 @@ async def test_a_supervisor_that_disconnects_has_no_effect(worker):
     assert await send(worker, "drain") == "drained"
 
 
-async def test_where_nobody_listens_it_is_an_error(tmp_path):
+async def test_where_nobody_listens_it_is_an_error(short_path):
     with pytest.raises(FileNotFoundError):
-        await send(tmp_path / "worker", "drain")
+        await send(short_path / "worker", "drain")
 
 
-async def test_a_worker_that_ends_before_it_answers_is_an_error(tmp_path):
+async def test_a_worker_that_ends_before_it_answers_is_an_error(short_path):
     async def hang_up(_reader, writer):
         writer.close()
 
-    server = await asyncio.start_unix_server(hang_up, tmp_path / "worker")
+    server = await asyncio.start_unix_server(hang_up, short_path / "worker")
 
     with pytest.raises((EOFError, ConnectionError)):
-        await send(tmp_path / "worker", "ready")
+        await send(short_path / "worker", "ready")
     server.close()
 
 
-def test_a_worker_reads_what_its_supervisor_wrote(monkeypatch, tmp_path):
+def test_a_worker_reads_what_its_supervisor_wrote(monkeypatch, short_path):
     candidate = Candidate(Change(Action.CANARY, "fd001", "a"), ModelName("fd001", "2", "f"))
     serving = Changed(bundles={"fd001": "a"}, candidates={"fd001": candidate})
-    spec = WorkerSpec(index=1, board=tmp_path / "board", control=tmp_path / "worker-1", serving=serving)
+    spec = WorkerSpec(index=1, board=short_path / "board", control=short_path / "worker-1", serving=serving)
     for name, value in spec.as_environment().items():
         monkeypatch.setenv(name, value)
 

@@ -12,10 +12,9 @@ from service.processes.folder import PREFIX, service_folder
 
 
 @pytest.fixture(autouse=True)
-def base(tmp_path_factory, monkeypatch):
-    folder = tmp_path_factory.mktemp("t")  # shorter than a test's own
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
+def base(short_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    return short_path
 
 
 def left(base, name):

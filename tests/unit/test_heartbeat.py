@@ -13,12 +13,12 @@ LOOP, OTHER = "17", "18"
 
 
 @pytest.fixture
-def account(tmp_path):
+def account(short_path):
     """Write the seconds that a thread has run and waited for a core."""
 
     def write(thread, ran, waited=0.0):
-        (tmp_path / "task" / thread).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "task" / thread / "schedstat").write_text(f"{ran * 1e9:.0f} {waited * 1e9:.0f} 1\n")
+        (short_path / "task" / thread).mkdir(parents=True, exist_ok=True)
+        (short_path / "task" / thread / "schedstat").write_text(f"{ran * 1e9:.0f} {waited * 1e9:.0f} 1\n")
 
     write(LOOP, 0)
     write(OTHER, 0)
@@ -26,19 +26,19 @@ def account(tmp_path):
 
 
 @pytest.fixture
-async def heartbeat(tmp_path, account):
+async def heartbeat(short_path, account):
     """The heartbeat of a worker that has replied once and is silent since."""
 
     async def beat():
         return LOOP
 
     control = Control({"beat": beat})
-    await control.open(tmp_path / "worker")
-    made = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+    await control.open(short_path / "worker")
+    made = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
     while made._thread is None:
         await made.beat()
     control.close()
-    (tmp_path / "worker").unlink(missing_ok=True)
+    (short_path / "worker").unlink(missing_ok=True)
     return made
 
 
@@ -51,23 +51,23 @@ async def beats_until_hung(heartbeat, between=lambda: None, *, most=2 * BEATS * 
 
 
 @pytest.mark.parametrize(("reply", "beats"), [("", BEATS), (LOOP, None)])
-async def test_a_worker_that_only_a_restart_helps_hangs_after_the_limit(tmp_path, account, reply, beats):
+async def test_a_worker_that_only_a_restart_helps_hangs_after_the_limit(short_path, account, reply, beats):
     replies = iter([LOOP])
 
     async def beat():
         return next(replies, reply)
 
     control = Control({"beat": beat})
-    await control.open(tmp_path / "worker")
-    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=0.8)
+    await control.open(short_path / "worker")
+    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=0.8)
     await heartbeat.beat()
 
     assert await beats_until_hung(heartbeat, most=BEATS) == beats
     control.close()
 
 
-async def test_a_worker_that_hangs_soon_after_it_listens_hangs_after_the_limit(tmp_path, account):
-    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=0.4)
+async def test_a_worker_that_hangs_soon_after_it_listens_hangs_after_the_limit(short_path, account):
+    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=0.4)
     asked = count()
 
     async def answer(_reader, writer):
@@ -76,7 +76,7 @@ async def test_a_worker_that_hangs_soon_after_it_listens_hangs_after_the_limit(t
             server.close()
         writer.close()
 
-    server = await asyncio.start_unix_server(answer, tmp_path / "worker")
+    server = await asyncio.start_unix_server(answer, short_path / "worker")
     await heartbeat.beat()
 
     assert await beats_until_hung(heartbeat, most=BEATS) == BEATS
@@ -91,8 +91,8 @@ async def test_a_loop_that_is_busy_for_the_limit_is_silent(heartbeat, account):
     assert heartbeat.is_silent
 
 
-async def test_a_worker_that_starts_is_not_silent(tmp_path, account):
-    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+async def test_a_worker_that_starts_is_not_silent(short_path, account):
+    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
 
     assert await beats_until_hung(heartbeat, most=BEATS) is None
     assert not heartbeat.is_silent
@@ -113,33 +113,33 @@ async def test_a_silent_loop_that_is_busy_has_longer(heartbeat, account, busy):
     assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
 
 
-async def test_a_silent_loop_without_an_account_has_longer(heartbeat, tmp_path):
-    for file in (tmp_path / "task").glob("*/schedstat"):
+async def test_a_silent_loop_without_an_account_has_longer(heartbeat, short_path):
+    for file in (short_path / "task").glob("*/schedstat"):
         file.unlink()
 
     assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
 
 
-async def test_a_start_may_last_as_long_as_any_thread_is_busy(tmp_path, account):
+async def test_a_start_may_last_as_long_as_any_thread_is_busy(short_path, account):
     seconds = iter(range(0, 10**9, 1000))
-    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
 
     assert await beats_until_hung(heartbeat, lambda: account(OTHER, next(seconds))) is None
 
 
-async def test_a_start_that_does_nothing_hangs(tmp_path, account):
-    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+async def test_a_start_that_does_nothing_hangs(short_path, account):
+    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
 
     assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
 
 
-async def test_a_worker_that_accepts_and_never_replies_is_silent(tmp_path, account):
+async def test_a_worker_that_accepts_and_never_replies_is_silent(short_path, account):
     async def never(reader, writer):
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_unix_server(never, tmp_path / "worker")
-    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+    server = await asyncio.start_unix_server(never, short_path / "worker")
+    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
 
     assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
     server.close()
