@@ -29,6 +29,10 @@ os.environ["no_proxy"] = ",".join(
     [os.environ.get("no_proxy") or os.environ.get("NO_PROXY", ""), "localhost", "127.0.0.1", "::1"]
 )
 
+# What a command prints does not depend on the terminal that runs the tests.
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+
 # No time limits: the time of an example depends on the other load of the machine. Examples of a test share
 # fixtures. `repeatable` tries the same examples each time; `long` (make test-long) 20 times as many new ones.
 settings.register_profile(

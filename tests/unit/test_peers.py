@@ -38,7 +38,7 @@ def test_what_pip_says_last_is_the_reason(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("main", [peers.main, front_ends.main])
 def test_a_time_that_the_load_generators_cannot_count_is_refused_before_anything_is_measured(main):
-    command = typer.Typer()
+    command = typer.Typer(rich_markup_mode=None)
     command.command()(main)
 
     done = CliRunner().invoke(command, ["--seconds", "0.3"])
