@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 import shutil
 import weakref
 from dataclasses import replace
@@ -32,6 +33,7 @@ from model.gaps import MOST_LOST
 from model.layers import set_buffer
 from model.reference import fit_reference
 from model.run import Plan, Source, choose, prepare, train_run
+from model.screen import save_picture
 from model.stages import Diverged, stored_choice
 from model.training import Check, InvalidState, TrainConfig, attention_figures
 from tests import tiny_bundle
@@ -330,14 +332,21 @@ def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
         ]
 
 
+HEADLESS = [Check(step, 1.0 / step, 20.0, 0.001) for step in (4, 8)]
+
+
+def test_a_run_whose_name_is_not_utf_8_has_a_picture(tmp_path):
+    save_picture(picture(HEADLESS, os.fsdecode(b"caf\xe9")), tmp_path / "curve.png")
+
+    assert (tmp_path / "curve.png").is_file()
+
+
 def test_a_curve_without_heads_is_read_and_drawn(tmp_path):
-    curve = [Check(step, 1.0 / step, 20.0, 0.001) for step in (4, 8)]
+    write_curve(HEADLESS, tmp_path)
 
-    write_curve(curve, tmp_path)
-
-    assert read_curve(tmp_path) == curve
-    assert len(picture(curve, "demo").axes) == 2  # error and loss
-    assert curve_table(curve) is None
+    assert read_curve(tmp_path) == HEADLESS
+    assert len(picture(HEADLESS, "demo").axes) == 2  # error and loss
+    assert curve_table(HEADLESS) is None
 
 
 def test_each_check_has_the_mean_gradient_norm_before_clipping(parts):
