@@ -73,6 +73,9 @@ def main() -> None:
         OSError,
     ) as error:  # an OSError that is not caught before is the machine's: a full disk, a missing folder
         _fail(str(error))
+    except UnicodeEncodeError as error:  # Arrow and text files have names in UTF-8 only
+        near = error.object[max(error.start - 20, 0) : error.end + 20]
+        _fail(f"expected names of files in UTF-8, got {near!r}; rename the file, or set LC_ALL=C.UTF-8")
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if module not in EXTRAS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -120,6 +121,13 @@ def test_a_missing_extra_is_one_line_with_the_command_to_run(module, extra, argu
 def test_without_any_extra_rul_lists_its_commands():
     for module in ("torch", "onnx", "onnxruntime", "matplotlib", "sklearn"):
         assert rul("--help", without=module).returncode == 0
+
+
+def test_a_file_whose_name_is_not_utf_8_is_one_line():
+    done = rul("score", "--bundle", "fd001", "--input", os.fsdecode(b"caf\xe9.parquet"), "--output", "scored")
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert r"caf\udce9.parquet'; rename the file" in done.stderr
 
 
 def test_rul_prints_its_version():
