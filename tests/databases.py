@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.programs import program
 from tests.waiting import wait_until
 
@@ -52,11 +54,14 @@ class PostgreSql:
 
 @contextmanager
 def postgresql() -> Iterator[PostgreSql]:
-    """Make a server, stopped and deleted at the end; skip if the programs are missing."""
+    """Make a server, stopped and deleted at the end; skip if its programs or the user's name are missing."""
     program("initdb")
+    try:
+        user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        pytest.skip(f"PostgreSQL needs a user with a name, and user {os.getuid()} has none")
     # Not below a test's folder: a socket's path has at most 107 bytes, and other users must have access.
     folder = Path(tempfile.mkdtemp(prefix="rul-pg-"))
-    user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
     if os.getuid() == 0:
         shutil.chown(folder, "postgres", "postgres")
     server = PostgreSql(folder, f"postgresql://{user}@/postgres?host={folder}")

@@ -127,7 +127,7 @@ def test_a_file_whose_name_is_not_utf_8_is_one_line():
     done = rul("score", "--bundle", "fd001", "--input", os.fsdecode(b"caf\xe9.parquet"), "--output", "scored")
 
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert r"caf\udce9.parquet'; rename the file" in done.stderr
+    assert r"caf\udce9.parquet" in done.stderr
 
 
 def test_rul_prints_its_version():
