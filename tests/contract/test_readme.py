@@ -68,13 +68,13 @@ def copy(tmp_path_factory) -> Path:
     return folder
 
 
-def shell_environment() -> dict[str, str]:
+def shell_environment(folder: Path) -> dict[str, str]:
     """A shell outside this test's own environment."""
     kept = {name: value for name, value in clean_environment().items() if not name.startswith("VIRTUAL_ENV")}
     here = str(Path(sys.executable).parent)
     kept["PATH"] = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if part != here)
     # Predictions are kept in the state folder of whoever serves: here it is one that nobody misses.
-    return kept | {"BENTOML_DO_NOT_TRACK": "true", "XDG_STATE_HOME": tempfile.mkdtemp()}
+    return kept | {"BENTOML_DO_NOT_TRACK": "true", "XDG_STATE_HOME": tempfile.mkdtemp(dir=folder)}
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def running(command: list[str], copy: Path, port: int, *, log: str) -> Generator
     """A service, from when it is ready until it is told to end."""
     with (copy / log).open("wb") as sink:
         process = subprocess.Popen(
-            command, cwd=copy, stdout=sink, stderr=subprocess.STDOUT, env=shell_environment(),
+            command, cwd=copy, stdout=sink, stderr=subprocess.STDOUT, env=shell_environment(copy),
             start_new_session=True,
         )  # fmt: skip
 
@@ -116,7 +116,8 @@ def pasted(text: str, copy: Path, port: int) -> str:
     text = text.replace("localhost:3000", f"localhost:{port}")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text],
-        cwd=copy, env=shell_environment(), capture_output=True, text=True, timeout=RUN_SECONDS, check=False,
+        cwd=copy, env=shell_environment(copy),
+        capture_output=True, text=True, timeout=RUN_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{text}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
