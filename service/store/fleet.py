@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from sqlalchemy import JSON, ColumnElement, Double, cast, func, select, tuple_
+from sqlalchemy import JSON, ColumnElement, Double, Subquery, cast, func, select, tuple_
 from sqlalchemy.engine import Connection
 
 from model.domain import HEALTH_LABELS, HEALTH_STATES
@@ -19,27 +19,6 @@ RECENT: Final = 30
 """Number of predictions from which a unit's trend is computed."""
 _ENDS: Final = UNITS.outerjoin(OUTCOMES, same_unit(OUTCOMES, UNITS))
 _ORDER: Final = (UNITS.c.lower, UNITS.c.model, UNITS.c.unit)
-_LAST_READING: Final = (
-    select(READINGS.c.received_at)
-    .where(same_unit(READINGS, UNITS))
-    .order_by(READINGS.c.cycle.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_LAST_READING_CYCLE: Final = (
-    select(func.max(READINGS.c.cycle)).where(same_unit(READINGS, UNITS)).scalar_subquery()
-)
-_SAME: Final = tuple(PREDICTIONS.c[key] == UNITS.c[key] for key in ("version_id", "tenant", "unit"))
-_LATEST: Final = (
-    select(PREDICTIONS.c.last_cycle, PREDICTIONS.c.rul)
-    .where(*_SAME)
-    .order_by(PREDICTIONS.c.last_cycle.desc())
-    .limit(RECENT)
-    .correlate(UNITS)
-    .subquery()
-)
-
-
 _JSON: Final = {
     "sqlite": ("json_array", "json_group_array", "json_each"),
     "postgresql": ("json_build_array", "json_agg", "json_each_text"),
@@ -51,23 +30,45 @@ def read_fleet(
     connection: Connection, chosen: FleetFilter, *, limit: int, after: Place | None
 ) -> list[FleetRow]:
     """List the latest prediction of each chosen unit, smallest lower bound first."""
-    array, gather, _ = _JSON[connection.dialect.name]
-    pair = getattr(func, array)(_LATEST.c.last_cycle, _LATEST.c.rul)
-    recent = select(getattr(func, gather)(pair)).select_from(_LATEST).scalar_subquery()
-    query = (
-        select(
-            UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle,
-            _LAST_READING.label("last_reading_at"), _LAST_READING_CYCLE.label("last_reading_cycle"),
-            recent.label("recent"),
-        )
+    page = (
+        select(UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle)
         .select_from(_ENDS.join(VERSIONS, VERSIONS.c.id == UNITS.c.version_id))
         .where(*_conditions(chosen))
         .order_by(*_ORDER)
         .limit(limit)
-    )  # fmt: skip
+    )
     if after is not None:
-        query = query.where(tuple_(*_ORDER) > tuple_(*after))
+        page = page.where(tuple_(*_ORDER) > tuple_(*after))
+    # A subquery: databases may compute what follows before they sort, here for the units of the page alone.
+    unit = page.subquery()
+    query = select(unit, *_readings_of(unit), _recent_of(unit, connection.dialect.name))
+    query = query.order_by(*(unit.c[column.name] for column in _ORDER))
     return [_with_trend(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _readings_of(unit: Subquery) -> list[ColumnElement[Any]]:
+    """Return the time and cycle of the unit's last reading."""
+    readings = select(READINGS.c.received_at, READINGS.c.cycle).where(same_unit(READINGS, unit))
+    newest = readings.order_by(READINGS.c.cycle.desc()).limit(1)
+    return [
+        newest.with_only_columns(column).scalar_subquery().label(f"last_reading_{name}")
+        for name, column in (("at", READINGS.c.received_at), ("cycle", READINGS.c.cycle))
+    ]
+
+
+def _recent_of(unit: Subquery, dialect: str) -> ColumnElement[Any]:
+    """Return the last predictions of the unit's version as JSON: pairs of cycle and RUL."""
+    array, gather, _ = _JSON[dialect]
+    latest = (
+        select(PREDICTIONS.c.last_cycle, PREDICTIONS.c.rul)
+        .where(*(PREDICTIONS.c[key] == unit.c[key] for key in ("version_id", "tenant", "unit")))
+        .order_by(PREDICTIONS.c.last_cycle.desc())
+        .limit(RECENT)
+        .correlate(unit)
+        .subquery()
+    )
+    pair = getattr(func, array)(latest.c.last_cycle, latest.c.rul)
+    return select(getattr(func, gather)(pair)).select_from(latest).scalar_subquery().label("recent")
 
 
 def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:

@@ -135,7 +135,7 @@ def of_unit(table: sa.Table, key: UnitKey) -> sa.ColumnElement[bool]:
     return owned & (table.c.model == key.model)
 
 
-def same_unit(one: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
+def same_unit(one: sa.Table, other: sa.FromClause) -> sa.ColumnElement[bool]:
     """Join the rows of two tables that belong to one unit."""
     return sa.and_(*(one.c[name] == other.c[name] for name in UNIT_KEY))
 

@@ -356,6 +356,26 @@ def test_a_fleet_is_listed_by_urgency_page_by_page(store):
     assert names(first) + names(second) == ["c", "a", "b", "d"]
 
 
+def test_a_page_of_a_fleet_gathers_the_predictions_of_its_own_units_alone(store):
+    store.write([row(f"{i:03}", rul=500.0 - i) for i in range(300)])  # stored from the least urgent to the most
+    gathered = []
+
+    class Gather:
+        def step(self, prediction): ...
+
+        def finalize(self):
+            gathered.append(1)
+            return "[]"
+
+    def watch(connection):
+        connection.connection.driver_connection.create_aggregate("json_group_array", 1, Gather)
+
+    event.listen(store._engine, "begin", watch)
+    page = fleet(store, limit=9)
+
+    assert (len(page), len(gathered)) == (9, 9)
+
+
 @pytest.mark.parametrize("text", ["pümpe-Ж", "PÜMPE-ж", "ÜM"])
 def test_names_are_found_in_either_case_of_any_alphabet(store, text):
     store.write([row("Pümpe-Ж"), row("pumpe")])
