@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,7 +174,7 @@ def boosting_caution(metrics: Mapping[str, float]) -> str | None:
 
 
 def bootstrapped(
-    statistics: Mapping[str, Statistic], unit: NDArray[np.str_], *, resamples: int = RESAMPLES
+    statistics: Mapping[str, Statistic], unit: NDArray[Any], *, resamples: int = RESAMPLES
 ) -> dict[str, Figure]:
     """Compute figures of rows with 95 % intervals, by resampling whole units [W].
 
@@ -183,8 +183,9 @@ def bootstrapped(
     rng = np.random.default_rng(0)
     names, which = np.unique(unit, return_inverse=True)
     count = len(names)
-    drawn = [np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(resamples)]
-    times = np.array([np.ones(count), *drawn])  # [1 + resamples, units]: how often each unit counts
+    times = np.ones((1 + resamples, count))  # how often each unit counts
+    for row in times[1:]:
+        row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
 
     def total(values: FloatArray) -> FloatArray:
         return times @ np.bincount(which, weights=values, minlength=count)

@@ -116,7 +116,11 @@ class Receipt:
 
 
 def judge(
-    rows: Sequence[Sequence[float]], *, failed: bool | BoolArray, outcome_cycle: int | IntArray, cap: float
+    rows: Sequence[Sequence[float]] | FloatArray,
+    *,
+    failed: bool | BoolArray,
+    outcome_cycle: int | IntArray,
+    cap: float,
 ) -> Judgement:
     """Compare predictions with the outcomes of their units.
 

@@ -15,6 +15,7 @@ from model.domain import LARGEST_CYCLE
 from service.errors import StoreUnavailable
 from service.http.units_bodies import unit_body
 from service.store import database
+from service.store import report as reports
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.report import report
@@ -200,6 +201,17 @@ def test_the_report_of_a_time_has_the_outcomes_that_happened_since_or_without_a_
     assert [report(store, since=since)[0]["failed"] for since in (None, 500.0, 501.0)] == [4, 2, 0]
 
 
+def test_a_report_of_many_predictions_reads_them_in_parts(store, monkeypatch):
+    store.write([row(unit, cycle) for unit in ("1", "2", "3") for cycle in range(10, 20)])
+    for unit, kind in (("1", OutcomeKind.FAILED), ("2", OutcomeKind.FAILED), ("3", OutcomeKind.REMOVED)):
+        store.take_outcome(failure(unit=unit, kind=kind), replace=False)
+    whole = report(store)
+    monkeypatch.setattr(reports, "PART_ROWS", 4)  # a unit's predictions are in several parts
+
+    assert report(store) == whole
+    assert [whole[0][name] for name in ("failed", "removed", "predictions", "with_error")] == [2, 1, 30, 20]
+
+
 def test_a_unit_is_judged_renamed_and_deleted_for_one_model_alone(url):
     store = Store.open(url, [FD001, replace(FD001, model="fd002")])
     store.write([row(model="fd001"), row(model="fd002")])
@@ -357,7 +369,9 @@ def test_a_fleet_is_listed_by_urgency_page_by_page(store):
 
 
 def test_a_page_of_a_fleet_gathers_the_predictions_of_its_own_units_alone(store):
-    store.write([row(f"{i:03}", rul=500.0 - i) for i in range(300)])  # stored from the least urgent to the most
+    store.write(
+        [row(f"{i:03}", rul=500.0 - i) for i in range(300)]
+    )  # stored from the least urgent to the most
     gathered = []
 
     class Gather:
