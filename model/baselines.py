@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from model.dataset import AnyWindows, CutWindows
 from model.domain import FloatArray, RulError, WindowSet, capped_rul
 from model.layers import Standardise, change_weights, features_of_change
 
@@ -28,11 +29,11 @@ class MissingLibrary(RulError):
 
 Answer = Callable[[WindowSet], FloatArray]
 """Predicts the RUL of each window, [W], in cycles from 0 to the cap."""
-Learner = Callable[[WindowSet, Standardise, float], Answer]
+Learner = Callable[[CutWindows, Standardise, float], Answer]
 """Learns from labelled windows, with scaled readings and RUL up to the cap."""
 
 
-def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArray:
+def window_statistics(windows: AnyWindows, standardise: Standardise) -> FloatArray:
     """Summarise each window, [W, 8F + S + 2].
 
     For each scaled column: last reading, mean, mean of the last ten, trend, standard deviation,
@@ -40,10 +41,9 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
     network that reads settings, the window's length and the unit's age.
     """
     parts: list[FloatArray] = []
-    weights = change_weights(windows.readings.shape[1])
     with torch.no_grad():
         for part in windows.batches(AT_ONCE):
-            lengths = torch.from_numpy(part.lengths)
+            lengths, weights = torch.from_numpy(part.lengths), change_weights(part.readings.shape[1])
             readings = torch.from_numpy(part.readings)
             scaled = standardise(readings, lengths)
             z, there = scaled.z, scaled.valid.unsqueeze(-1)  # [B, T, F], [B, T, 1]
@@ -71,17 +71,17 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
     return np.concatenate(parts)
 
 
-def mean(windows: WindowSet, _standardise: Standardise, cap: float) -> Answer:
+def mean(windows: CutWindows, _standardise: Standardise, cap: float) -> Answer:
     """Predict the mean RUL of the training windows."""
     rul = float(capped_rul(windows.rul, cap=cap).mean())
     return lambda asked: np.full(len(asked), rul)
 
 
-def ridge(windows: WindowSet, standardise: Standardise, cap: float) -> Answer:
+def ridge(windows: CutWindows, standardise: Standardise, cap: float) -> Answer:
     """Fit ridge regression on the last scaled readings and the unit's age."""
-    columns = windows.readings.shape[-1]
+    columns = standardise.get_buffer("mean").shape[1]
 
-    def design(part: WindowSet) -> FloatArray:  # [W, F + 2]
+    def design(part: AnyWindows) -> FloatArray:  # [W, F + 2]
         found = window_statistics(part, standardise)
         age = np.log1p(found[:, -1:])
         return np.hstack((found[:, :columns], age, np.ones((len(part), 1)))).astype(np.float64)
@@ -93,7 +93,7 @@ def ridge(windows: WindowSet, standardise: Standardise, cap: float) -> Answer:
     return lambda asked: np.clip(design(asked) @ weights, 0.0, cap)
 
 
-def gradient_boosting(windows: WindowSet, standardise: Standardise, cap: float) -> Answer:
+def gradient_boosting(windows: CutWindows, standardise: Standardise, cap: float) -> Answer:
     """Fit scikit-learn's histogram gradient boosting on window statistics.
 
     Above `MOST_WINDOWS` windows it fits a random part. It uses as many threads as torch: its default, one
@@ -113,8 +113,7 @@ def gradient_boosting(windows: WindowSet, standardise: Standardise, cap: float) 
         early_stopping=False,  # pyright: ignore[reportArgumentType]
         random_state=0,
     )
-    drawn = np.random.default_rng(0).permutation(len(windows))[:MOST_WINDOWS]
-    windows = windows.take(np.sort(drawn))
+    windows = windows.sample(MOST_WINDOWS)
     statistics = window_statistics(windows, standardise)
     # Equal weights cost time: they hide from the library that all second derivatives are equal.
     weight = None if (windows.weight == windows.weight[0]).all() else windows.weight

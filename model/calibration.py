@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.dataset import join_windows
+from model.dataset import AnyWindows, join_windows
 from model.domain import (
     NEAR_CAP,
     BoolArray,
@@ -85,7 +85,7 @@ def tensors(windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
+def read_windows(net: RulNetwork, windows: AnyWindows) -> Read:
     """Compute the uncalibrated answers, in eval mode and without gradients."""
     net.eval()
     parts: list[Estimate] = []
@@ -130,7 +130,7 @@ def cut_windows(windows: WindowSet, most: IntArray) -> WindowSet:
     return replace(windows, readings=cut.numpy(), lengths=shorter.numpy())
 
 
-def with_lacking(windows: WindowSet) -> Iterator[WindowSet]:
+def with_lacking(windows: AnyWindows) -> Iterator[AnyWindows]:
     """Yield the windows, then some cut to a few last cycles, some with a gap, some without a cycle number."""
     rng = np.random.default_rng(0)
     short, gapped = (rng.permutation(len(windows))[: int(s * len(windows))] for s in (SHORT_SHARE, GAP_SHARE))
@@ -228,7 +228,7 @@ def rescaled(read: Read, factors: FloatArray, *, cap: float) -> Read:
     return replace(read, scale=read.scale * factor[:, 0].numpy())
 
 
-def fit_scale(net: RulNetwork, sets: Iterable[WindowSet]) -> None:
+def fit_scale(net: RulNetwork, sets: Iterable[AnyWindows]) -> None:
     """Fit only the layers that predict the error's width, by Laplace likelihood.
 
     Training windows have smaller errors than new units, in nearly the same proportions: factors of
@@ -245,7 +245,7 @@ def fit_scale(net: RulNetwork, sets: Iterable[WindowSet]) -> None:
     net.zero_grad()
 
 
-def _errors(net: RulNetwork, windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
+def _errors(net: RulNetwork, windows: AnyWindows) -> tuple[Tensor, Tensor, Tensor]:
     """Return the input of the RUL head [W, D], the answers [W, 1] and their absolute errors [W, 1]."""
     read, cap = read_windows(net, windows), net.config.cap
     rul = read.unclipped[:, None].clip(0.0, cap)

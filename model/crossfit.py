@@ -76,7 +76,7 @@ class Fold:
 def held_out_fold(net: RulNetwork, split: Split, reference: Reference) -> Fold:
     """Fit the scale of a trained network and predict its held-out units."""
     windows = held_out_windows(split)
-    fit_scale(net, with_lacking(split.training))
+    fit_scale(net, with_lacking(split.sample))
     return Fold(net, windows, read_windows(net, windows), reference)
 
 

@@ -8,11 +8,12 @@ must not know torch, files or scaling.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model.censoring import failed_units
 from model.domain import (
@@ -29,50 +30,8 @@ from model.domain import (
 )
 from model.fleet import Fleet
 
-
-def make_windows(trajectory: Trajectory, *, length: int) -> WindowSet:
-    """Slide a window over one unit; window i ends at reading i.
-
-    A window covers up to `length` cycles, missing ones included; its label is the RUL of its last cycle.
-
-    >>> unit = Trajectory("1", np.arange(1, 51), np.zeros((50, 14), np.float32), failed=True)
-    >>> make_windows(unit, length=30).readings.shape
-    (50, 30, 14)
-    """
-    cycles_left(trajectory)  # raises for a censored unit
-    return windows_ending_at(trajectory, np.arange(len(trajectory)), length=length)
-
-
-def windows_so_far(trajectory: Trajectory, *, length: int) -> WindowSet:
-    """Slide a window over a censored unit; the label is the lower bound of the RUL."""
-    windows = windows_ending_at(trajectory, np.arange(len(trajectory)), length=length)
-    least = cycles_until(int(trajectory.cycles[-1]), trajectory.cycles).astype(np.float32)
-    return replace(windows, rul=least)
-
-
-def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) -> WindowSet:
-    """Cut the windows of one unit that end at these reading indices (0-based).
-
-    `rul` is NaN if the unit is censored.
-    """
-    ends = np.asarray(ends, dtype=np.int64)
-    outside = ends[(ends < 0) | (ends >= len(trajectory))]
-    if len(outside):
-        raise InvalidData(
-            f"unit {trajectory.unit}: no window can end at reading {outside[0]} of {len(trajectory)}"
-        )
-    by_cycle = ReadingsByCycle([trajectory], context=length)
-    readings = by_cycle.cut(ends, cycles=length).astype(np.float32, copy=False)
-    last_cycle = trajectory.cycles[ends]
-    rul = cycles_until(trajectory.cycles[-1], last_cycle).astype(np.float32)
-    return WindowSet(
-        readings=readings,
-        lengths=by_cycle.lengths[ends],
-        last_cycle=last_cycle.astype(np.float32),
-        rul=rul if trajectory.failed else np.full_like(rul, np.nan),
-        unit=np.full(len(ends), trajectory.unit),
-        weight=np.full(len(ends), trajectory.weight, dtype=np.float32),
-    )
+MOST_FITTED: Final = 100_000
+"""Maximum windows that fit scales, novelty and the baseline; more cost minutes and change little."""
 
 
 class ReadingsByCycle:
@@ -114,6 +73,95 @@ class ReadingsByCycle:
         windows = self._readings[rows]
         windows[(rows < 0) | (within >= lengths)] = np.nan
         return windows
+
+
+@dataclass(frozen=True, eq=False)
+class CutWindows:
+    """Windows with their labels, cut out of the units' readings when they are taken.
+
+    Together the windows are as large as T times the readings. Fields as those of `WindowSet`.
+    """
+
+    readings: ReadingsByCycle
+    length: int  # T
+    ends: IntArray  # int64 [W], index of each window's last reading
+    last_cycle: FloatArray
+    rul: FloatArray
+    unit: NDArray[np.str_]
+    weight: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def lengths(self) -> IntArray:
+        """Return the valid cycles of each window, int64 [W]."""
+        return self.readings.lengths[self.ends]
+
+    def take(self, which: IntArray) -> WindowSet:
+        """Cut windows by their indices."""
+        readings = self.readings.cut(self.ends[which], cycles=self.length).astype(np.float32, copy=False)
+        return WindowSet(
+            readings=readings,
+            lengths=self.lengths[which],
+            last_cycle=self.last_cycle[which],
+            rul=self.rul[which],
+            unit=self.unit[which],
+            weight=self.weight[which],
+        )
+
+    def batches(self, size: int) -> Iterator[WindowSet]:
+        """Yield the windows in order, at most `size` at once."""
+        for start in range(0, len(self), size):
+            yield self.take(np.arange(start, min(start + size, len(self))))
+
+    def sample(self, most: int) -> CutWindows:
+        """Draw at most this many windows, in their order and always the same."""
+        drawn = np.sort(np.random.default_rng(0).permutation(len(self))[:most])
+        names = ("ends", "last_cycle", "rul", "unit", "weight")
+        return replace(self, **{name: getattr(self, name)[drawn] for name in names})
+
+
+AnyWindows = WindowSet | CutWindows
+
+
+def make_windows(units: Sequence[Trajectory], *, length: int) -> CutWindows:
+    """Slide a window over each unit; a window ends at each reading.
+
+    A window covers up to `length` cycles, missing ones included; its label is the RUL of its last cycle, and
+    of a censored unit the lower bound of the RUL.
+
+    >>> unit = Trajectory("1", np.arange(1, 51), np.zeros((50, 14), np.float32), failed=True)
+    >>> make_windows([unit], length=30).take(np.arange(50)).readings.shape
+    (50, 30, 14)
+    """
+    sizes = [len(unit) for unit in units]
+    cycles = np.concatenate([unit.cycles for unit in units])
+    last = np.repeat([unit.cycles[-1] for unit in units], sizes)
+    return CutWindows(
+        readings=ReadingsByCycle(units, context=length),
+        length=length,
+        ends=np.arange(len(cycles)),
+        last_cycle=cycles.astype(np.float32),
+        rul=cycles_until(last, cycles).astype(np.float32),
+        unit=np.repeat([unit.unit for unit in units], sizes),
+        weight=np.repeat([unit.weight for unit in units], sizes).astype(np.float32),
+    )
+
+
+def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) -> WindowSet:
+    """Cut the windows of one unit that end at these reading indices (0-based).
+
+    `rul` is NaN if the unit is censored.
+    """
+    ends = np.asarray(ends, dtype=np.int64)
+    outside = ends[(ends < 0) | (ends >= len(trajectory))]
+    if len(outside):
+        raise InvalidData(
+            f"unit {trajectory.unit}: no window can end at reading {outside[0]} of {len(trajectory)}"
+        )
+    windows = make_windows([trajectory], length=length).take(ends)
+    return windows if trajectory.failed else replace(windows, rul=np.full_like(windows.rul, np.nan))
 
 
 def answerable(windows: WindowSet, most_missing: float) -> BoolArray:
@@ -181,9 +229,14 @@ class Split:
     """Training and held-out units. No unit is in both."""
 
     trained: list[Trajectory]  # Trajectories of the training units
-    training: WindowSet  # Every window of these units
+    training: CutWindows  # Every window of these units
     held_out: WindowSet | None  # Truncated windows of the held-out units; None if all units train
-    censored: WindowSet | None = None  # Windows of units that did not fail; their RUL is a lower bound
+    censored: Sequence[Trajectory] = ()  # Units that did not fail; their RUL is a lower bound
+
+    @property
+    def sample(self) -> CutWindows:
+        """Draw the training windows that fit what gradients do not."""
+        return self.training.sample(MOST_FITTED)
 
 
 def split_fold(
@@ -228,6 +281,5 @@ def held_out_windows(split: Split) -> WindowSet:
 def _split(
     trained: list[Trajectory], every: Sequence[Trajectory], fleet: Fleet, held_out: WindowSet | None
 ) -> Split:
-    windows = join_windows([make_windows(trajectory, length=fleet.context) for trajectory in trained])
-    censored = [windows_so_far(each, length=fleet.context) for each in every if not each.failed]
-    return Split(trained, windows, held_out, join_windows(censored) if censored else None)
+    censored = [each for each in every if not each.failed]
+    return Split(trained, make_windows(trained, length=fleet.context), held_out, censored)

@@ -277,12 +277,13 @@ def calibrate(
     `factors` correct the scale in each of `BANDS`. `boosted` [W] are the answers of gradient
     boosting to the held-out windows of all folds.
     """
-    fit_scale(net, with_lacking(split.training))
+    sample = split.sample
+    fit_scale(net, with_lacking(sample))
     set_buffer(net, "scale_factors", factors)
-    training = read_windows(net, split.training)
+    training = read_windows(net, sample)
     with torch.no_grad():
         set_buffer(net, "baseline", net.reference_rul(torch.from_numpy(training.unclipped).double()))
-    net.novelty.fit(training.statistics, split.training.lengths)
+    net.novelty.fit(training.statistics, sample.lengths)
     fit_distribution(net, *joined(folds))
     answered, cap = cross_fitted(folds), net.config.cap
     metrics = {

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from model.augmentation import Augmentation, ColumnScales
 from model.calibration import Read, read_windows, tensors, unit_weights
-from model.dataset import Split, join_windows
+from model.dataset import Split, make_windows
 from model.domain import IntArray, RulError, attention_entropy_ratio, capped_rul, heads_by_name
 from model.evaluation import root_mean_square_error
 from model.losses import AdaptiveNormaliser, entropy_loss, heads_alike, task_losses
@@ -92,8 +92,8 @@ class Trainer:
     def __init__(self, net: RulNetwork, *, split: Split, config: TrainConfig, scales: ColumnScales) -> None:
         """Prepare training; held-out windows are used only for the learning curve."""
         training = split.training
-        if config.censored and split.censored is not None:
-            training = join_windows([training, split.censored])
+        if config.censored and split.censored:
+            training = make_windows([*split.trained, *split.censored], length=net.config.context)
         self.net = net
         self.config = config
         self.held_out = split.held_out
@@ -102,7 +102,7 @@ class Trainer:
         self._averaged = copy.deepcopy(net)
         self._gradient_norms: list[float] = []  # Since the last check
         self._normalise = AdaptiveNormaliser()
-        self._inputs = tensors(training)
+        self._training = training
         self._rul = torch.from_numpy(capped_rul(training.rul, cap=net.config.cap))
         share = unit_weights(training.unit, training.weight) if config.units_alike else training.weight
         self._censored = torch.arange(len(training)) >= len(split.training)
@@ -144,7 +144,7 @@ class Trainer:
         """Run one update on a random batch and return its RUL loss."""
         self.net.train()
         rows = self._draw()
-        readings, lengths, last_cycle = (each[rows] for each in self._inputs)
+        readings, lengths, last_cycle = tensors(self._training.take(rows.numpy()))
         readings, lengths, last_cycle = self._augment(readings, lengths, last_cycle, self.net.standardise)
         estimate = self.net.estimate(readings, lengths, last_cycle)
         losses = task_losses(

@@ -58,6 +58,11 @@ def parts(units):
     return split_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
 
 
+def every(windows):
+    """Cut all windows."""
+    return windows.take(np.arange(len(windows)))
+
+
 def trainer(parts, config=CONFIG):
     return prepare(parts, FLEET, network="flagship", config=config)[0]
 
@@ -442,7 +447,7 @@ def test_one_training_window_in_two_hundred_is_novel(units, finished):
     parts = train_all(units, FLEET)
 
     with torch.no_grad():
-        novelty = made.network()(*tensors(parts.training)).novelty
+        novelty = made.network()(*tensors(every(parts.training))).novelty
 
     assert (novelty > 1).float().mean() == pytest.approx(0.005, abs=0.003)
 
@@ -458,11 +463,11 @@ def test_the_baseline_of_a_cycle_network_is_the_mean_answer_in_training(tiny_bun
 
 def test_wear_keeps_the_data_as_it_is(parts):
     learner = trainer(parts)
-    before = parts.training.readings.copy()
+    before = every(parts.training).readings
 
     learner.update()
 
-    np.testing.assert_array_equal(parts.training.readings, before)
+    np.testing.assert_array_equal(every(parts.training).readings, before)
 
 
 def test_history_is_cut_from_its_beginning():
@@ -478,12 +483,12 @@ def test_history_is_cut_from_its_beginning():
 
 def test_short_histories_gaps_and_unknown_ages_are_added_and_the_windows_stay(parts):
     windows, some = len(parts.training), int(SHORT_SHARE * len(parts.training))
-    all_ = join_windows([*with_lacking(parts.training)])
+    all_ = join_windows([*with_lacking(every(parts.training))])
     short = all_.take(np.arange(windows, windows + some))
     gapped = all_.take(windows + some + np.arange(int(GAP_SHARE * windows)))
     ageless = all_.take(np.arange(windows + some + len(gapped), len(all_)))
 
-    np.testing.assert_array_equal(all_.readings[:windows], parts.training.readings)
+    np.testing.assert_array_equal(all_.readings[:windows], every(parts.training).readings)
     assert len(ageless) == int(AGELESS_SHARE * windows)
     assert np.isnan(ageless.last_cycle).all()
     assert not np.isnan(all_.last_cycle[: windows + some + len(gapped)]).any()
@@ -533,6 +538,17 @@ def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):
     assert read_windows(net, windows).scale.mean() == pytest.approx(6.0, rel=0.2)
     for name, p in net.named_parameters():
         assert name.startswith("scale") or torch.equal(p, before[name])
+
+
+def test_a_fold_of_many_windows_reads_a_sample_of_them_to_fit_the_scale(parts, monkeypatch):
+    monkeypatch.setattr("model.dataset.MOST_FITTED", 20)
+    net, read = trainer(parts).net, []
+    net.standardise.register_forward_hook(lambda _module, _given, scaled: read.append(len(scaled.z)))
+
+    fold_of(parts, net)
+
+    lacking = sum(int(share * 20) for share in (SHORT_SHARE, GAP_SHARE, AGELESS_SHARE))
+    assert sum(read) == 20 + lacking + len(parts.held_out)
 
 
 def test_the_scale_is_fitted_to_windows_too_few_to_repeat(parts):
@@ -628,7 +644,7 @@ def test_the_training_windows_of_one_fold_are_gone_before_the_next(units, tmp_pa
         def stage(self, number):
             assert [each() for each in made] == [None] * len(made)
             split, trainer, reference = super().stage(number)
-            made.append(weakref.ref(split.training.readings))
+            made.append(weakref.ref(split.training))
             return split, trainer, reference
 
     plan = Watched(units, **PLAN)

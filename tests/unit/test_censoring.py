@@ -52,7 +52,7 @@ def test_failures_that_are_seen_have_the_mean_life_of_all_by_their_weights(seed)
 def test_every_window_counts_as_its_unit():
     [failed] = failed_units([unit(4, failed=False), unit(9, failed=True)])
 
-    assert make_windows(failed, length=5).weight == pytest.approx(np.full(9, 2.0))
+    assert make_windows([failed], length=5).weight == pytest.approx(np.full(9, 2.0))
 
 
 def test_quantiles_of_the_lives_count_units_by_their_weights():

@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -19,13 +20,17 @@ from tests.fleets import PUMPS, numbered_unit, trajectories
 lengths = st.integers(1, 12)
 
 
+def every_window(unit, *, length):
+    return make_windows([unit], length=length).take(np.arange(len(unit)))
+
+
 @example(unit=replace(numbered_unit(1, unit="u"), cycles=np.array([4])), length=3)
 @given(unit=trajectories(), length=lengths)
 def test_window_i_holds_the_cycles_up_to_reading_i_and_those_without_a_reading_are_missing(unit, length):
     by_cycle = np.full((unit.cycles[-1] + 1, 2), np.nan, np.float32)
     by_cycle[unit.cycles] = unit.readings
 
-    windows = make_windows(unit, length=length)
+    windows = every_window(unit, length=length)
 
     assert windows.readings.shape == (len(unit), length, 2)
     for i, last in enumerate(unit.cycles):
@@ -44,7 +49,7 @@ def test_after_a_gap_longer_than_memory_the_window_begins_anew():
     readings = np.array([[1.0], [2.0]], np.float32)
     unit = Trajectory("u", np.array([1, 2**40]), readings, failed=True)
 
-    windows = make_windows(unit, length=3)
+    windows = every_window(unit, length=3)
 
     assert windows.lengths.tolist() == [1, 1]
     np.testing.assert_array_equal(windows.readings[1, :, 0], [2.0, np.nan, np.nan])
@@ -57,7 +62,7 @@ def test_training_and_test_labels_of_the_same_cut_are_equal_to_the_cycle(unit, l
     test_unit = Trajectory(unit.unit, unit.cycles[:cut], unit.readings[:cut], failed=False)
     test_label = unit.cycles[-1] - test_unit.cycles[-1]  # cycles that it went on to run
 
-    training = make_windows(unit, length=length).take(np.array([cut - 1]))
+    training = make_windows([unit], length=length).take(np.array([cut - 1]))
     test = windows_ending_at(test_unit, np.array([cut - 1]), length=length)
 
     assert training.rul[0] == test_label
@@ -68,7 +73,7 @@ def test_training_and_test_labels_of_the_same_cut_are_equal_to_the_cycle(unit, l
 def test_windows_are_float32_and_do_not_share_memory_with_the_unit():
     unit = numbered_unit(5)
 
-    windows = make_windows(unit, length=3)
+    windows = every_window(unit, length=3)
     windows.readings[:] = -1
 
     assert windows.readings.dtype == windows.rul.dtype == windows.last_cycle.dtype == np.float32
@@ -80,9 +85,39 @@ def test_windows_of_a_censored_unit_have_no_label():
 
     assert np.isnan(windows_ending_at(unit, np.array([4]), length=3).rul).all()
     with pytest.raises(InvalidData, match="did not run to failure"):
-        make_windows(unit, length=3)
-    with pytest.raises(InvalidData, match="did not run to failure"):
         truncated_windows([unit], length=3, per_unit=1, rng=np.random.default_rng(0))
+
+
+def test_the_label_of_a_window_of_a_censored_unit_in_training_is_the_least_rul():
+    assert every_window(numbered_unit(4, failed=False), length=3).rul.tolist() == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("most", [5, 99])
+def test_a_sample_of_windows_is_in_order_and_has_each_at_most_once(most):
+    windows = make_windows([numbered_unit(n, unit=f"u{n}") for n in (3, 4, 5)], length=2)
+
+    drawn = windows.sample(most)
+
+    again = windows.take(drawn.ends)
+    found = drawn.take(np.arange(len(drawn)))
+    assert drawn.ends.tolist() == sorted(set(drawn.ends.tolist()))
+    assert len(drawn) == min(most, 12)
+    np.testing.assert_array_equal(found.readings, again.readings)
+    assert (found.unit.tolist(), found.rul.tolist()) == (again.unit.tolist(), again.rul.tolist())
+    assert drawn.lengths.tolist() == again.lengths.tolist()
+
+
+def test_windows_of_training_take_memory_for_their_readings_once():
+    unit = Trajectory("u", np.arange(1, 1001), np.zeros((1000, 20), np.float32), failed=True)
+
+    def size(length):
+        tracemalloc.start()
+        windows = make_windows([unit], length=length)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found, len(windows)
+
+    assert size(200) == (pytest.approx(size(10)[0], rel=0.1), 1000)
 
 
 def test_a_window_cannot_end_where_the_unit_has_no_reading():
@@ -91,7 +126,7 @@ def test_a_window_cannot_end_where_the_unit_has_no_reading():
 
 
 def test_joined_windows_keep_their_order_and_units():
-    sets = [make_windows(numbered_unit(n, unit=f"u{n}"), length=4) for n in (2, 3)]
+    sets = [every_window(numbered_unit(n, unit=f"u{n}"), length=4) for n in (2, 3)]
 
     joined = join_windows(sets)
 
@@ -100,7 +135,7 @@ def test_joined_windows_keep_their_order_and_units():
 
 
 def test_windows_of_different_shapes_do_not_join():
-    sets = [make_windows(numbered_unit(3), length=length) for length in (2, 4)]
+    sets = [every_window(numbered_unit(3), length=length) for length in (2, 4)]
 
     with pytest.raises(InvalidData, match="share one shape"):
         join_windows(sets)
