@@ -152,10 +152,9 @@ def load_held_out(folder: Path) -> HeldOut:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             kept: dict[str, FloatArray] = dict(stored)
-        lives = [
-            Life(str(unit), *(kept[name][kept["row_unit"] == i].astype(np.float64) for name in COLUMNS))
-            for i, unit in enumerate(kept["unit"].tolist())
-        ]
+        starts = np.searchsorted(kept["row_unit"], np.arange(1, len(kept["unit"])))
+        columns = [np.split(kept[name].astype(np.float64), starts) for name in COLUMNS]
+        lives = [Life(*own) for own in zip(kept["unit"].tolist(), *columns, strict=True)]
         return cross_fitted_lives(
             lives,
             kept["fold"].tolist(),

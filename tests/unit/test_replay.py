@@ -1,5 +1,6 @@
 """Replay of decisions on lives whose end is known."""
 
+import cProfile
 from dataclasses import replace
 
 import numpy as np
@@ -93,6 +94,17 @@ def test_held_out_predictions_survive_the_file(tmp_path):
     assert [life.unit for life in read.lives] == [life.unit for life in lives]
     assert read.horizons == HORIZONS
     assert compare(read, Costs(1.0, 20.0)) == compare(held(), Costs(1.0, 20.0))
+
+
+def test_reading_twice_the_lives_converts_no_more_arrays(tmp_path):
+    def conversions(count):
+        lives = [life_of(9, every=3)] * count
+        save_held_out(tmp_path, lives, [0, 1] * (count // 2), replace(PUMPS, cap=CAP, horizons=HORIZONS))
+        with cProfile.Profile() as profile:
+            load_held_out(tmp_path)
+        return sum(each.callcount for each in profile.getstats() if "astype" in str(each.code))
+
+    assert conversions(40) == conversions(20) > 0
 
 
 def test_a_fold_beside_a_life_alone_has_the_age_of_that_life():
