@@ -144,21 +144,22 @@ class EventsHttp:
         told, seen.told = seen.told, {(row["model"], row["unit"]): row["predicted_at"] for row in rows}
         news = [row for row in rows if told.get((row["model"], row["unit"])) != row["predicted_at"]]
         if news:
-            data = msgspec.json.encode([bodies.fleet_unit(row) for row in news])
+            event = await asyncio.to_thread(_event, news)  # 20,000 units take 0.2 s
             for listener in [*self.listeners]:
                 if listener.caller.tenant == tenant and listener.waiting.full():
                     self._end(listener)
                 elif listener.caller.tenant == tenant:
-                    listener.waiting.put_nowait(b"event: units\ndata: " + data + b"\n\n")
+                    listener.waiting.put_nowait(event)
 
     async def _changed(self, tenant: str, since: float) -> list[FleetRow]:
         chosen = FleetFilter([*self._desk.predictor.models], tenant, changed_since=since)
         ask = self._desk.store.ask
-        rows = page = await ask(lambda store: store.fleet(chosen, limit=PAGE_UNITS))
+        page = await ask(lambda store: store.fleet(chosen, limit=PAGE_UNITS))
+        rows = [*page]
         while len(page) == PAGE_UNITS:
             after = place_of(page[-1])
             page = await ask(lambda store, after=after: store.fleet(chosen, limit=PAGE_UNITS, after=after))
-            rows = rows + page
+            rows += page
         return rows
 
     def _end(self, listener: Listener) -> None:
@@ -167,3 +168,7 @@ class EventsHttp:
         if listener.waiting.full():
             listener.waiting.get_nowait()
         listener.waiting.put_nowait(None)
+
+
+def _event(rows: list[FleetRow]) -> bytes:
+    return b"event: units\ndata: " + msgspec.json.encode([*map(bodies.fleet_unit, rows)]) + b"\n\n"

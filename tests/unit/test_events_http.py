@@ -1,6 +1,7 @@
 """GET /v1/events: one look at the store for all listeners; streams that end when they must, and HEAD."""
 
 import asyncio
+import threading
 import time
 from types import SimpleNamespace
 
@@ -118,6 +119,23 @@ async def test_units_that_change_together_are_told_however_many_they_are(told, s
         store.predict(name)
 
     assert sorted(await units_of(stream)) == names
+
+
+async def test_units_are_encoded_beside_the_event_loop(told, store):
+    class Watched(dict):
+        def __getitem__(self, name):
+            if name == "recent":  # which nothing but the encoding reads
+                threads.add(threading.current_thread())
+            return super().__getitem__(name)
+
+    threads = set()
+    stream = await listen(told)
+    store.predict("17")
+    store.rows = [Watched(row) for row in store.rows]
+
+    assert await units_of(stream) == ["17"]
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_many_listeners_cost_one_look(told, store):
