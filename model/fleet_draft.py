@@ -299,16 +299,17 @@ def _words_among_numbers(cells: Sequence[str]) -> str:
 
 
 def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
-    known = values[np.isfinite(values)]
+    known, words = values[np.isfinite(values)], words_of(source)
+    few = len(np.unique(known)) <= LEVELS and "sensor" not in words
+    if not (few or words & SETTING_WORDS):
+        return "sensor"
     changes: list[float] = []
     for own in rows:
         there = values[own][np.isfinite(values[own])]
         fifth = max(1, len(there) // 5)
         if len(there):
             changes.append(float(there[-fifth:].mean() - there[:fifth].mean()))
-    steady = abs(float(np.mean(changes))) < TREND * float(known.std())
-    few = len(np.unique(known)) <= LEVELS and "sensor" not in words_of(source)
-    return "setting" if steady and (few or bool(words_of(source) & SETTING_WORDS)) else "sensor"
+    return "setting" if abs(float(np.mean(changes))) < TREND * float(known.std()) else "sensor"
 
 
 def _unsure(

@@ -258,11 +258,11 @@ def common_end(columns: Mapping[str, Sequence[FloatArray]]) -> EndFacts | None:
         if len(at) < 3 or np.median(last) == np.median(first):
             continue
         change = float(np.median(last) - np.median(first))
-        jumps = [float(np.diff(unit).std()) for unit in known if len(unit) > 1]
-        if not jumps or abs(change) < CLEAR * float(np.median(jumps)):
-            continue
         low, middle, high = (float(value) for value in np.quantile(last, (0.25, 0.5, 0.75)))
         if (high - low) / abs(change) >= best:
+            continue
+        jumps = [float(np.diff(unit).std()) for unit in known if len(unit) > 1]
+        if not jumps or abs(change) < CLEAR * float(np.median(jumps)):
             continue
         best = (high - low) / abs(change)
         near = last[np.abs(last - middle) <= 1.5 * (high - low) + 1e-12]

@@ -1,5 +1,6 @@
 """Facts of a fleet's data, and what they mean for a training."""
 
+import cProfile
 import re
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from model.dataset import split_units
 from model.domain import InvalidData
 from model.findings import columns_table, findings, inspected_trajectories, require_trainable
 from model.fleet import FailureRule, fleet_toml
-from model.inspection import bound_facts, column_facts, inspect_rows, nice, suggest
+from model.inspection import bound_facts, column_facts, common_end, inspect_rows, nice, suggest
 from model.readers import read_rows
 from model.screen import number_table
 from model.writers import csv_text
@@ -464,3 +465,16 @@ def test_a_table_shows_any_name_as_it_is(unit, capsys):
     Console().print(table)
 
     assert f"windows of {unit}" in capsys.readouterr().out
+
+
+def test_cycles_of_a_column_are_compared_only_if_units_end_close_together_in_it():
+    rng = np.random.default_rng(0)
+    lives = [np.linspace(0.0, 100.0, 20) for _ in range(50)]
+    columns = {"load": [life * rng.uniform(0.5, 2.0) for life in lives], "wear": lives}
+
+    with cProfile.Profile() as profile:
+        found = common_end(columns)
+
+    assert found is not None
+    assert found.rule.column == "wear"
+    assert sum(each.callcount for each in profile.getstats() if "'std'" in str(each.code)) == len(lives)
