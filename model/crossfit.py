@@ -61,6 +61,8 @@ HIDDEN_WINDOWS: Final = 1000
 """Approximate number of windows in which cycles are hidden; each needs many predictions."""
 MOST_WINDOWS: Final = 20_000
 """Approximate number of predicted windows; if lives have more cycles, every n-th one is predicted."""
+FEWEST_ON_A_LIFE: Final = 20
+"""Windows on a median life, from which fewer units are predicted instead of fewer of their cycles."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,8 +158,12 @@ def held_out_lives(
     """
     known = {each.unit: each for each in trajectories}
     units = [np.unique(fold.windows.unit).tolist() for fold in folds]
-    cycles = sum(len(known[unit]) for names in units for unit in names)
-    every = -(-cycles // MOST_WINDOWS)
+    cycles = [len(known[unit]) for names in units for unit in names]
+    every = -(-sum(cycles) // MOST_WINDOWS)
+    sparsest = max(1, int(np.median(cycles)) // FEWEST_ON_A_LIFE)
+    if every > sparsest:  # a life with few answers says little about decisions
+        units = [names[:: -(-every // sparsest)] for names in units]
+        every = sparsest
     lives: list[Life] = []
     which: list[int] = []
     for k, (fold, names) in enumerate(zip(folds, units, strict=True)):

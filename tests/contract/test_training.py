@@ -25,7 +25,13 @@ from model.calibration import (
     with_lacking,
 )
 from model.checkpoint import Checkpoint, InvalidCheckpoint
-from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined, scaled_by_rul
+from model.crossfit import (
+    fewest_cycles_that_hold,
+    held_out_fold,
+    held_out_lives,
+    joined,
+    scaled_by_rul,
+)
 from model.curve import curve_table, picture, read_curve, write_curve
 from model.dataset import join_windows, split_fold, train_all
 from model.domain import InvalidData, Trajectory
@@ -549,6 +555,21 @@ def test_a_fold_of_many_windows_reads_a_sample_of_them_to_fit_the_scale(parts, m
 
     lacking = sum(int(share * 20) for share in (SHORT_SHARE, GAP_SHARE, AGELESS_SHARE))
     assert sum(read) == 20 + lacking + len(parts.held_out)
+
+
+def test_of_many_short_lives_some_are_predicted_at_each_cycle(units, monkeypatch):
+    monkeypatch.setattr("model.crossfit.MOST_WINDOWS", sum(map(len, units)) // 4)
+    monkeypatch.setattr("model.crossfit.FEWEST_ON_A_LIFE", max(map(len, units)))
+    dealt = [split_fold(units, FLEET, fold=k, folds=2, seed=5, truncations=4) for k in range(2)]
+
+    lives, which = held_out_lives(
+        [fold_of(each, trainer(each).net) for each in dealt], units, most_missing=1.0
+    )
+
+    length = {unit.unit: len(unit) for unit in units}
+    assert 0 < len(lives) <= len(units) // 4 + 2
+    assert [len(life.cycle) for life in lives] == [length[life.unit] for life in lives]
+    assert set(which) == {0, 1}
 
 
 def test_the_scale_is_fitted_to_windows_too_few_to_repeat(parts):
