@@ -103,12 +103,12 @@ def outcomes(
 
 def _accuracy(store: str | None, since: datetime | None) -> list[dict[str, Any]]:
     from service.settings import Settings  # noqa: PLC0415 as above
-    from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
-    from service.store.store import Store  # noqa: PLC0415 as above
+    from service.store.database import Database, engine_of  # noqa: PLC0415 loads SQLAlchemy
+    from service.store.report import report  # noqa: PLC0415 as above
 
     given = Settings.read().store_url.get_secret_value() if store is None else store
     url = store_url(given, name="RUL_STORE_URL" if store is None else "--store")
-    with closing(Store.open(existing(url))) as opened:
+    with closing(Database(engine_of(existing(url)))) as opened:
         found = report(opened, since=None if since is None else since.timestamp())
     return [{name: version[name] for name in COLUMNS} for version in found]
 

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from sqlalchemy import create_engine, event, insert, inspect, select, text
 from sqlalchemy.engine import Connection, Dialect, Engine, ExceptionContext, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from service.errors import StoreUnavailable
@@ -72,7 +72,7 @@ class Database:
         Raises:
             StoreUnavailable: the database does not answer.
         """
-        with _unavailable(), self._snapshots.begin() as connection:
+        with self._unavailable(), self._snapshots.begin() as connection:
             yield connection
 
     @contextmanager
@@ -84,7 +84,7 @@ class Database:
         """
         self.check()
         with (
-            _unavailable(),
+            self._unavailable(),
             self._engine.connect() as connection,
             connection.execution_options(**{WRITES: True}).begin(),
         ):
@@ -105,17 +105,37 @@ class Database:
                 connection.execute(text(f"ANALYZE (SKIP_LOCKED) {', '.join(METADATA.tables)}"))
 
     def upgrade(self) -> None:
-        """Create or migrate the tables in one transaction; concurrent starts take turns."""
+        """Create or migrate the tables in one transaction; concurrent starts take turns.
+
+        Raises:
+            StoreUnavailable: the tables are those of a newer release, or the role may not change tables.
+        """
         with self.reading() as connection:
             self._file = _file_of(self._engine)
             if revision(connection) == HEAD:
                 return
         with self.locked() as connection:
-            found = revision(connection)
-            if found is None:
-                create_tables(connection)
-            elif found != HEAD:
-                migrate(connection)
+            _change_tables(connection)
+
+    @contextmanager
+    def _unavailable(self) -> Generator[None]:
+        try:
+            yield
+        except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
+            raise StoreUnavailable(NO_ANSWER) from error
+        except ProgrammingError:
+            with self._engine.connect() as connection:
+                check_revision(connection)  # a newer release may have migrated the tables meanwhile
+            raise
+        except DBAPIError as error:
+            if _sqlite_code(error) in UNREADABLE:
+                raise StoreUnavailable(
+                    f"the file of the store is damaged, or no SQLite database ({error.orig}): restore it "
+                    "from a backup, or set RUL_STORE_URL to another file"
+                ) from None
+            if error.connection_invalidated:
+                raise StoreUnavailable(NO_ANSWER) from error
+            raise
 
 
 def take_turns(connection: Connection, names: Iterable[str]) -> None:
@@ -135,6 +155,24 @@ def revision(connection: Connection) -> str | None:
     return connection.scalar(select(REVISION.c.version_num))
 
 
+def check_revision(connection: Connection) -> None:
+    """Check that the tables are those of this release.
+
+    Raises:
+        StoreUnavailable: they are missing, or have another revision.
+    """
+    found = revision(connection)
+    if found == HEAD:
+        return
+    tables = "no tables" if found is None else f"tables of revision {found!r}"
+    remedy = (
+        "start a service of this release, which makes or migrates them"
+        if (found or "") < HEAD
+        else "run the newer release that made them, or set RUL_STORE_URL to another database"
+    )
+    raise StoreUnavailable(f"the store has {tables}, and this release reads revision {HEAD!r}: {remedy}")
+
+
 def create_tables(connection: Connection) -> None:
     """Create all tables at `HEAD`, without alembic."""
     METADATA.create_all(connection)
@@ -142,41 +180,32 @@ def create_tables(connection: Connection) -> None:
 
 
 def migrate(connection: Connection, *, to: str = "head") -> None:
-    """Run the pending migrations in the transaction of this connection.
-
-    Raises:
-        StoreUnavailable: the tables have an unknown revision.
-    """
+    """Run the pending migrations in the transaction of this connection."""
     from alembic import command, config  # noqa: PLC0415 8 MB and 0.2 s that only a migration needs
-    from alembic.util import CommandError  # noqa: PLC0415 likewise
 
     options = config.Config(attributes={"connection": connection})
     options.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     options.set_main_option("path_separator", "os")
+    command.upgrade(options, to)
+
+
+def _change_tables(connection: Connection) -> None:
+    """Create or migrate the tables, unless another process did so or they are those of a newer release."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL statement_timeout = 0"))  # large tables take minutes
+    found = revision(connection)
     try:
-        command.upgrade(options, to)
-    except CommandError:
+        if found is None:
+            create_tables(connection)
+        elif found < HEAD:
+            migrate(connection)
+    except ProgrammingError as error:
+        reason = str(error.orig).partition("\n")[0]
         raise StoreUnavailable(
-            f"the store has tables of revision {revision(connection)!r}, and this release knows none after "
-            f"{HEAD!r}: run the newer release that made them, or set RUL_STORE_URL to another database"
+            f"the database does not let the store create or migrate its tables ({reason}): RUL_STORE_URL "
+            "needs a role that owns them and may create tables"
         ) from None
-
-
-@contextmanager
-def _unavailable() -> Generator[None]:
-    try:
-        yield
-    except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
-        raise StoreUnavailable(NO_ANSWER) from error
-    except DBAPIError as error:
-        if _sqlite_code(error) in UNREADABLE:
-            raise StoreUnavailable(
-                f"the file of the store is damaged, or no SQLite database ({error.orig}): restore it from a "
-                "backup, or set RUL_STORE_URL to another file"
-            ) from None
-        if error.connection_invalidated:
-            raise StoreUnavailable(NO_ANSWER) from error
-        raise
+    check_revision(connection)
 
 
 def _sqlite_code(error: Exception) -> int:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from model.domain import FloatArray
 from model.evaluation import bootstrapped, mean_of
-from service.store.database import Database
+from service.store.database import Database, check_revision
 from service.store.judgement import Judgement, OutcomeKind, accuracy_of, judge
 from service.store.schema import OUTCOMES, PREDICTIONS, VERSIONS
 
@@ -30,9 +30,10 @@ def report(database: Database, *, since: float | None = None) -> list[dict[str, 
     `since` excludes outcomes that happened (or, if that is unknown, were recorded) earlier.
 
     Raises:
-        StoreUnavailable: the database does not answer.
+        StoreUnavailable: the database does not answer, or has tables of another release.
     """
     with database.reading() as connection:
+        check_revision(connection)
         versions = connection.execute(select(VERSIONS).order_by(VERSIONS.c.model, VERSIONS.c.id)).mappings()
         return [_of_version(connection, version, since) for version in versions.all()]
 
