@@ -13,7 +13,7 @@ from export import attention_cli, decide_cli, evaluate_cli, simulate_cli
 from export.bundle import InvalidBundle, find_bundle
 from export.drift_reference import DriftReference
 from export.golden import replay
-from export.seal import read_bundle
+from export.seal import SIGNATURE, read_bundle
 from model.screen import say
 
 EXPORT_HELP = """
@@ -28,7 +28,8 @@ CONVERT_HELP = """
 Convert a bundle of an earlier version, in place: format 1 or 2, or a bundle without SHA256SUMS.
 
 The graph, the golden windows and all answers stay the same; from format 1 and 2 the digest of the ONNX
-file changes. Simulated units of a converted bundle all age in one way: for several, train and export again.
+file changes. A signature is removed: sign the bundle again. Simulated units of a converted bundle all age
+in one way: for several, train and export again.
 
 Example: rul convert bundles/pumps
 """
@@ -94,8 +95,11 @@ def convert(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle
     from export.convert import convert_bundle  # noqa: PLC0415 with onnx
 
     folder = find_bundle(bundle)
+    signed = (folder.path / SIGNATURE).exists()
     manifest = convert_bundle(folder)
     say(f"{folder.path}: {manifest.name} {manifest.version}, bundle format {manifest.format}")
+    if signed:
+        say(f"{SIGNATURE} removed, its digests have changed: sign it again (docs/security.md)")
 
 
 def check(

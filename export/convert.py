@@ -22,16 +22,18 @@ from export.arrays import one_line
 from export.bundle import CARD, FORMAT, METADATA_KEY, BundleFolder, InvalidBundle, Manifest
 from export.card import model_card
 from export.golden import replay
-from export.seal import SUMS, read_bundle, write_sums
+from export.seal import SIGNATURE, SUMS, read_bundle, write_sums
 from export.session import Session, open_contents
 
 
 def convert_bundle(folder: BundleFolder) -> Manifest:
-    """Convert a bundle's metadata, model card and digests to this version, in place; nothing else changes.
+    """Convert a bundle's metadata, model card and digests to this version, in place; its signature goes.
 
     Raises:
-        InvalidBundle: the bundle needs no conversion, or does not answer as its golden windows say.
+        InvalidBundle: the bundle needs no conversion, is damaged, or breaks a promise of its golden windows.
     """
+    if (folder.path / SUMS).exists():
+        read_bundle(folder)  # a damaged file would get a valid digest
     metadata = Session(folder.model).metadata
     found = _fields(metadata.get(METADATA_KEY, "{}"), folder)
     if found["format"] == FORMAT and (folder.path / SUMS).exists():
@@ -54,6 +56,8 @@ def convert_bundle(folder: BundleFolder) -> Manifest:
         broken = [each.promise for each in replay(golden, got, manifest) if not each.kept]
         if broken:
             raise InvalidBundle(f"{folder.path}: does not keep: {'; '.join(broken)}; export it again")
+        for name in (SUMS, SIGNATURE):  # a bundle without digests, converted in part or not, can be converted
+            (folder.path / name).unlink(missing_ok=True)
         for name in (folder.model.name, CARD, SUMS):
             (made.path / name).replace(folder.path / name)
     return manifest

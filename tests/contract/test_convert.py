@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from export.ageing import drift_reference
 from export.bundle import FORMAT, METADATA_KEY, InvalidBundle
 from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.handover import metadata_of
-from export.seal import SUMS, read_bundle, write_sums
+from export.seal import SIGNATURE, SUMS, read_bundle, write_sums
 from export.session import Session, open_bundle
 from model.simulation import simulate
 from service.core.runtime import OnnxRuntime
@@ -129,11 +130,48 @@ def test_a_bundle_whose_golden_windows_do_not_agree_is_not_converted(older):
     before, golden = older.model.read_bytes(), read_bundle(older).golden
     golden.expected["rul"] += 1
     golden.save(older.golden)
+    write_sums(older.path)
 
     result = rul("convert", older.path)
 
     assert "does not keep: golden rul" in str(result.exception)
     assert older.model.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["MODEL_CARD.md", "golden.npz", "model.onnx"])
+def test_a_damaged_bundle_is_not_sealed_anew(older, name):
+    with (older.path / name).open("ab") as file:
+        file.write(b" ")
+    before = (older.path / SUMS).read_bytes()
+
+    result = rul("convert", older.path)
+
+    assert f"{name}: its SHA-256 is not the one in {SUMS}" in str(result.exception)
+    assert (older.path / SUMS).read_bytes() == before
+
+
+def test_a_signature_of_the_files_before_does_not_stay(older):
+    (older.path / SIGNATURE).write_bytes(b"0" * 64)
+
+    result = rul("convert", older.path)
+
+    assert "sign it again" in " ".join(result.output.split())
+    assert not (older.path / SIGNATURE).exists()
+
+
+def test_a_conversion_that_ends_between_two_files_can_be_repeated(older, monkeypatch):
+    def stop(path, target):
+        path.rename(target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", stop)
+        rul("convert", older.path)
+    with pytest.raises(InvalidBundle, match=f"run `rul convert {older.path}`"):
+        read_bundle(older)
+
+    assert rul("convert", older.path).exit_code == 0
+    OnnxRuntime.load(older, provider=ProviderChoice.CPU)
 
 
 @pytest.mark.parametrize(
