@@ -19,6 +19,7 @@ import msgspec
 from pydantic import ValidationError
 
 from export.bundle import Manifest
+from model.domain import printable
 from rul_client.address import LOCAL, Tls, any_address, in_path
 from rul_client.answers import (
     Appended,
@@ -119,10 +120,14 @@ class AsyncClient:
         else:
             text = bytes((await self.request("GET", f"/v1/models/{in_path(model)}", _Described)).manifest)
         try:
-            return Manifest.model_validate_json(text)
+            return Manifest.model_validate_json(text, extra="ignore")  # a later version may add fields
         except ValidationError as error:
-            first = f"{error.error_count()} problems in its manifest, first: {error.errors()[0]['msg']}"
-            raise RemoteFailed(f"{self.url} is another version of rulserve: {first}") from error
+            first = error.errors()[0]
+            place = printable(".".join(map(str, first["loc"])), 100)
+            raise RemoteFailed(
+                f"{self.url} is another version of rulserve (its manifest: {place}: {first['msg']}): "
+                "install the version of the service"
+            ) from error
 
     async def predict(
         self,

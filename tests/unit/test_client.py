@@ -219,6 +219,31 @@ async def test_of_several_models_one_must_be_named():
         assert (await client.manifest("fd002")).name == "fd002"
 
 
+def described(change):
+    """The client of a service whose manifest was changed."""
+    entry = model_entry("fake")
+    change(entry["manifest"])
+    return AsyncClient("http://rul", transport=httpx.MockTransport(lambda _: httpx.Response(200, json=entry)))
+
+
+async def test_fields_of_a_later_version_in_a_manifest_are_ignored():
+    def add(manifest):
+        manifest["later"] = manifest["training"]["later"] = manifest["columns"][0]["later"] = {}
+        manifest["format"] += 1
+
+    async with described(add) as client:
+        assert (await client.manifest("fake")).name == "fake"
+
+
+async def test_a_manifest_that_lacks_a_field_is_refused_by_name_with_what_to_install():
+    async with described(lambda manifest: manifest["degradation"].pop("units")) as client:
+        with pytest.raises(
+            RemoteFailed,
+            match=r"http://rul .*manifest.*degradation.units: Field required.*install the version",
+        ):
+            await client.manifest("fake")
+
+
 async def test_an_address_without_a_scheme_is_refused_with_those_that_exist():
     with pytest.raises(RemoteFailed, match=r"expected http, https, grpc, grpcs://HOST:PORT, got 'host:3000'"):
         AsyncClient("host:3000")
