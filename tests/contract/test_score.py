@@ -358,6 +358,22 @@ def test_a_run_with_other_options_is_refused_with_these_alone(
     assert tree(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize("record", ["", "x", "[]", "{}", '{"rul": "0.0.1"}', '{"rul": 5, "bundle": "fd001"}'])
+def test_a_run_whose_record_is_damaged_or_of_another_version_is_refused_and_kept(
+    record, tiny_bundle, fleet, tmp_path
+):
+    score_here(tiny_bundle, fleet, tmp_path / "out")
+    (tmp_path / "out" / "_run.json").write_text(record)
+    before = tree(tmp_path / "out")
+
+    with pytest.raises(
+        OtherRun, match="its record is damaged or of another version; choose another --output"
+    ):
+        score_here(tiny_bundle, fleet, tmp_path / "out")
+
+    assert tree(tmp_path / "out") == before
+
+
 def test_a_run_over_other_input_is_refused(tiny_bundle, fleet, tmp_path):
     score_here(tiny_bundle, fleet, tmp_path / "out")
     write_pumps(fleet / "more.parquet", [replace(pumps(units=1, seed=3)[0], unit="x")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -38,19 +38,22 @@ def digest_of(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode({**facts, "input": counts})).hexdigest()
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Describe each fact that differs between two runs; older versions may lack some."""
-    for name, value in now.items():
-        old = before.get(name, value)
-        if old == value:
-            continue
-        if name == "columns":
-            yield "the columns are described otherwise (--fleet)"
-        elif name == "input" and _input(old) == _input(value):
-            yield "the input's files have other names, sizes or times"
-        else:
-            word, worded = WORDED[name]
-            yield f"{word} was {worded(old)}, now {worded(value)}"
+def differences(stored: bytes, now: Mapping[str, Any]) -> list[str]:
+    """Describe each fact that differs from those that a run stored."""
+    try:
+        before = msgspec.json.decode(stored, type=dict[str, Any])
+        return [_difference(name, before[name], now[name]) for name in now if before[name] != now[name]]
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        return ["its record is damaged or of another version"]
+
+
+def _difference(name: str, old: Any, new: Any) -> str:  # noqa: ANN401 any JSON
+    if name == "columns":
+        return "the columns are described otherwise (--fleet)"
+    if name == "input" and _input(old) == _input(new):
+        return "the input's files have other names, sizes or times"
+    word, worded = WORDED[name]
+    return f"{word} was {worded(old)}, now {worded(new)}"
 
 
 def _plain(value: object) -> str:

@@ -118,8 +118,7 @@ def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
     stale: set[str] = set()  # What another run refused that finished no part
     if RUN in names:
         with output.open(RUN) as stream:
-            before = msgspec.json.decode(stream.read())
-        said = ", ".join(differences(before, facts))
+            said = ", ".join(differences(stream.read(), facts))
         if said and any(name.startswith("part-") for name in names):
             raise OtherRun(
                 f"{output.url} holds another run: {said}; choose another --output or remove the folder"
