@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from model.censoring import failed_units
@@ -57,21 +58,22 @@ class ReadingsByCycle:
         self._places: Final[IntArray] = np.cumsum(steps) - 1
         first = np.maximum.accumulate(np.where(begins, self._places, 0))
         self.lengths: Final[IntArray] = np.minimum(self._places - first + 1, context)
-        self._rows: Final = np.full(self._places[-1] + 1, -1)  # of each cycle; -1 without a reading
-        self._rows[self._places] = np.arange(len(self._places))
-        self._readings: Final = np.concatenate([unit.readings for unit in units])
+        readings = np.concatenate([unit.readings for unit in units])
+        # A row for each cycle, missing ones too, and more rows for short windows at the end.
+        self._by_cycle: Final = np.full((self._places[-1] + context, readings.shape[1]), np.nan, np.float32)
+        self._by_cycle[self._places] = readings
 
     def cut(self, ends: IntArray, *, cycles: int | None = None) -> FloatArray:
-        """Cut the windows that end at readings `ends` [W]: [W, T, F].
+        """Cut the windows that end at readings `ends` [W]: float32 [W, T, F].
 
-        T is `cycles`, or the length of the longest. Rows past a window's length are NaN.
+        T is `cycles`, at most the context, or the length of the longest. Rows past a window's length are NaN.
         """
-        lengths = self.lengths[ends][:, None]
-        within = np.arange(lengths.max() if cycles is None else cycles)
-        places = self._places[ends][:, None] - lengths + 1 + within
-        rows = self._rows[np.minimum(places, len(self._rows) - 1)]
-        windows = self._readings[rows]
-        windows[(rows < 0) | (within >= lengths)] = np.nan
+        lengths, columns = self.lengths[ends], self._by_cycle.shape[1]
+        count = int(lengths.max()) if cycles is None else cycles
+        pieces = sliding_window_view(self._by_cycle.reshape(-1), count * columns)  # a window is one piece
+        starts = self._places[ends] - lengths + 1
+        windows = pieces[starts * columns].reshape(-1, count, columns)
+        windows[np.arange(count) >= lengths[:, None]] = np.nan
         return windows
 
 
@@ -100,9 +102,8 @@ class CutWindows:
 
     def take(self, which: IntArray) -> WindowSet:
         """Cut windows by their indices."""
-        readings = self.readings.cut(self.ends[which], cycles=self.length).astype(np.float32, copy=False)
         return WindowSet(
-            readings=readings,
+            readings=self.readings.cut(self.ends[which], cycles=self.length),
             lengths=self.lengths[which],
             last_cycle=self.last_cycle[which],
             rul=self.rul[which],

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from model.domain import LARGEST_CYCLE, BoolArray, FloatArray
+from model.domain import LARGEST_CYCLE, FloatArray
 from service.core.rules import WindowRules
 from service.errors import MAX_PROBLEMS, NAME, Problem, bad_name, escaped, room, short
 
@@ -119,7 +119,8 @@ def check(
     if cycles > rules.context:
         readings = _last_cycles(readings, sent, lengths)
     if min(lengths) < readings.shape[1]:
-        readings = np.where(_valid(readings, lengths)[:, :, None], readings, np.float32(np.nan))
+        readings = readings.copy()
+        readings[np.arange(readings.shape[1]) >= np.array(lengths)[:, None]] = np.nan
     defects: list[Defect] = []
     first_cycle: list[int] = []
     for i, (last, n, length) in enumerate(zip(last_cycle, sent, lengths, strict=True)):
@@ -157,10 +158,6 @@ def _last_cycles(readings: FloatArray, sent: list[int], lengths: list[int]) -> F
     return readings[np.arange(len(sent))[:, None], rows]
 
 
-def _valid(readings: FloatArray, lengths: list[int]) -> BoolArray:
-    return np.arange(readings.shape[1]) < np.array(lengths)[:, None]
-
-
 def _gaps(
     readings: FloatArray, lengths: list[int], sent: list[int], rules: WindowRules
 ) -> tuple[list[float], list[Defect]]:
@@ -171,8 +168,11 @@ def _gaps(
         for f, t in np.argwhere(infinite[b].T)[: room(len(defects))].tolist():
             detail = f"expected a finite float32 for {rules.names[f]}, got {readings[b, t, f]:g}"
             defects.append(Defect(b, "readings", "non_finite", detail, t + sent[b] - lengths[b], f))
-    missing = np.isnan(readings) & _valid(readings, lengths)[:, :, None]
-    fractions = (missing.sum(axis=(1, 2)) / (np.array(lengths) * readings.shape[2])).tolist()
+    missing, (cycles, columns) = np.isnan(readings), readings.shape[1:]
+    # Bytes add up in half the time of booleans. Rows past a window's end are NaN, and not missing.
+    counts = missing.view(np.uint8).sum(axis=(1, 2), dtype=np.uint32)
+    valid = np.array(lengths)
+    fractions = ((counts - (cycles - valid) * columns) / (valid * columns)).tolist()
     for b, fraction in enumerate(fractions):
         if fraction > rules.max_missing_fraction:
             gone: list[bool] = np.asarray(missing[b, : lengths[b]].all(axis=0)).tolist()
