@@ -342,7 +342,7 @@ def _differs(candidate: Manifest, serving: Manifest, *, canary: bool) -> str:
     """Name a property that must equal that of the serving model and does not; empty: none."""
     names = [[column.name for column in manifest.columns] for manifest in (candidate, serving)]
     differences = {
-        "order of columns": names[0] != names[1],
+        "list of columns": names[0] != names[1],
         "context": candidate.context != serving.context,
         "list of horizons": canary and candidate.horizons != serving.horizons,
         "set of outputs": canary and candidate.explains_readings != serving.explains_readings,
