@@ -78,7 +78,7 @@ class Changes:
                 refused = Changed.refused(
                     InvalidCandidate("workers read different files: the bundle changed")
                 )
-            else:
+            elif refused is None:
                 try:
                     self.keep(prepared[0])
                 except (InvalidBundle, OSError) as error:
