@@ -8,10 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from model.domain import InvalidData
 from model.fleet import fleet_of_schema
 from rul_client.commands.score.locations import Location
+from rul_client.commands.score.part_readings import read_part
 from rul_client.commands.score.plan import make_plan
 from rul_client.commands.score.run import score
 from tests.scoring import LAST_ONLY, in_this_process, make_job, score_here, write_pumps
@@ -188,6 +191,24 @@ def test_a_file_that_changes_during_the_run_ends_it(tiny_bundle, table, tmp_path
 
     with pytest.raises(InvalidData, match=rf"pumps\.parquet: {reason}"):
         score(job, changing)
+
+
+class FineLists(LocalFileSystem):
+    """Lists times of files more finely than it looks them up, as some S3 servers do."""
+
+    def find(self, *args, **options):
+        found = super().find(*args, **options)
+        return {name: info | {"mtime": info["mtime"] + 0.25} for name, info in found.items()}
+
+
+def test_files_are_the_same_where_lists_have_finer_times_than_a_file(table, tmp_path):
+    source = Location("s3://fleet", PyFileSystem(FSSpecHandler(FineLists())), str(tmp_path))
+    fleet = fleet_of_schema("pumps", FLEET.schema)
+    plan = make_plan(source, fleet, every=1, part_readings=65_536, allow_absent=False)
+
+    read = read_part(source, plan.parts[0], fleet, optional=())
+
+    assert read.readings == len(table)
 
 
 def test_a_file_that_is_named_is_read_even_if_folders_hide_it(tiny_bundle, table, tmp_path):

@@ -25,6 +25,8 @@ from model.domain import InvalidData
 from rul_client.commands.output import CannotWrite
 
 SUFFIXES = (".parquet", ".pq")
+Version = tuple[int, int | None]
+"""Size of a file and time of its last change."""
 
 
 class Location:
@@ -56,6 +58,11 @@ class Location:
     def open(self, name: str) -> Any:  # noqa: ANN401 pyarrow is untyped
         """Open a file to read anywhere in it."""
         return self.files.open_input_file(self.path(name))
+
+    def version(self, name: str) -> Version:
+        """Look up the version of a file: lists of some S3 servers have finer times."""
+        found = self.files.get_file_info(self.path(name))
+        return found.size, found.mtime_ns
 
     def folder(self) -> Location:
         """Return the folder of a file; a folder is its own."""

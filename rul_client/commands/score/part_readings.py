@@ -20,7 +20,7 @@ from model.readers import Rows, is_cycle
 from model.tables import Table, cycles_of, names_of, table_of, texts_of
 from model.text_table import DATE
 from rul_client.commands.score.locations import Location
-from rul_client.commands.score.plan import Part, Slice, columns_of, open_parquet, version_of
+from rul_client.commands.score.plan import Part, Slice, columns_of, open_parquet
 
 ROWS_PER_BATCH: Final = 16_384
 
@@ -91,7 +91,7 @@ def _slice_table(folder: Location, wanted: Slice, fleet: Fleet, optional: Sequen
     """Read the rows of a slice, some at a time: a group of rows may be far larger."""
     keys = dict(wanted.keys)
     with open_parquet(folder, wanted.file) as file:
-        if version_of(folder.files.get_file_info(folder.path(wanted.file))) != wanted.version:
+        if folder.version(wanted.file) != wanted.version:
             raise InvalidData(f"{wanted.file}: the file changed after the run began; start again")
         found = columns_of(file, wanted.file, keys, fleet, optional=optional)
         columns = [name for name in found if name not in keys]

@@ -28,7 +28,7 @@ from model.domain import InvalidData
 from model.fleet import ONE_FILE_A_UNIT, Fleet
 from model.readers import unit_names
 from model.tables import cycles_of, names_of, present
-from rul_client.commands.score.locations import Location
+from rul_client.commands.score.locations import Location, Version
 from rul_client.unit_windows import LAST
 
 MOST_MIXED_ROWS: Final = 262_144
@@ -40,14 +40,10 @@ NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows of one file; `keys` are columns that its folders name, such as `unit=17`.
-
-    Attributes:
-        version: Size of the file and time of its last change.
-    """
+    """Rows of one file; `keys` are columns that its folders name, such as `unit=17`."""
 
     file: str
-    version: tuple[int, int | None]
+    version: Version
     first_row: int
     rows: int
     keys: tuple[tuple[str, str], ...] = ()
@@ -124,15 +120,10 @@ def make_plan(source: Location, fleet: Fleet, *, every: int, part_readings: int,
     absent = tuple(name for name in fleet.sources if len(planner.lacking.get(name, ())) == len(files))
     lacking = {name: own for name, own in planner.lacking.items() if name not in absent}
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(repr((folder.name(file), *version_of(file))).encode())
+    for name, version in planner.versions.items():
+        digest.update(repr((name, *version)).encode())
     units = len(planner.file_of_unit)
     return Plan(parts, len(files), planner.rows, units, absent, lacking, planner.is_dated, digest.hexdigest())
-
-
-def version_of(file: FileInfo) -> tuple[int, int | None]:
-    """Return what differs if a file changed: its size and the time of its last change."""
-    return file.size, file.mtime_ns
 
 
 @contextmanager
@@ -154,6 +145,7 @@ class _Planner:
 
     Attributes:
         lacking: The files that lack a column of the model, by column.
+        versions: The version of each file.
         file_of_unit: The file of each unit.
         is_dated: Whether the first file has dates as cycles.
     """
@@ -168,11 +160,12 @@ class _Planner:
         optional: Sequence[str],
     ) -> None:
         self._folder: Final = folder
-        self._files: Final = {folder.name(file): version_of(file) for file in files}
+        self._files: Final = [folder.name(file) for file in files]
         self._fleet: Final = fleet
         self._every: Final = every
         self._optional: Final = optional
         self.lacking: Final[dict[str, list[str]]] = {}
+        self.versions: Final[dict[str, Version]] = {}
         self.file_of_unit: Final[dict[str, str]] = {}
         self.is_dated = False
         self.rows = 0
@@ -181,8 +174,9 @@ class _Planner:
         """Yield the rows of each unit, file by file."""
         paths = {name: Path(self._folder.root, name) for name in self._files}
         stems = unit_names([*paths.values()])
-        for name, version in self._files.items():
+        for name in self._files:
             with open_parquet(self._folder, name) as file:
+                version = self.versions[name] = self._folder.version(name)
                 keys = _keys(name, file)
                 if self._fleet.unit_column == ONE_FILE_A_UNIT:
                     keys[ONE_FILE_A_UNIT] = stems[paths[name]]
