@@ -151,7 +151,7 @@ def _cut_covered(fold: Fold, cycles: int, bounds: FloatArray) -> tuple[BoolArray
 def held_out_lives(
     folds: Sequence[Fold], trajectories: Sequence[Trajectory], *, most_missing: float
 ) -> tuple[list[Life], list[int]]:
-    """Predict each fold's units at all cycles where the service would; return lives with their folds.
+    """Predict lives of each fold at cycles where the service would; return them with their folds.
 
     The folds' scales are corrected already. The quantiles of each fold's network come from the errors
     of the other folds, so that no unit sets its own distribution.
