@@ -89,7 +89,7 @@ class Answers:
 
     @classmethod
     def joined(cls, parts: Sequence[Answers]) -> Answers:
-        """The answers to several batches with windows of equal length."""
+        """Join the answers to several batches with windows of equal length."""
         asked = _fields(Asked, lambda name: np.concatenate([getattr(part.asked, name) for part in parts]))
         outputs = Outputs.joined([part.outputs for part in parts])
         return cls(asked, outputs, parts[0].manifest, parts[0].rules)

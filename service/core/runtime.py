@@ -70,7 +70,7 @@ class Outputs:
 
     @classmethod
     def joined(cls, parts: Sequence[Outputs]) -> Outputs:
-        """The outputs of several batches with windows of equal length."""
+        """Join the outputs of several batches with windows of equal length."""
         values = {field.name: [getattr(part, field.name) for part in parts] for field in fields(cls)}
         given = {name: each for name, each in values.items() if each[0] is not None}
         return cls(**{name: np.concatenate(each) for name, each in given.items()})

@@ -53,8 +53,8 @@ RESTART_SECONDS: Final = (0.1, 1.0, 2.0, 5.0, 10.0)
 class Workers:
     """The workers of one service, from the first start to the last end.
 
-    The empty `folder` is for their sockets and their board; all listen on `port`. `ready` is called when the
-    first worker is ready, with the providers by model and the service's URL.
+    The empty `folder` is for their sockets, board and copies of bundles; all listen on `port`. `ready` is
+    called when the first worker is ready, with the providers by model and the service's URL.
     """
 
     def __init__(
