@@ -70,3 +70,15 @@ async def test_after_a_refused_change_workers_restart_with_the_models_that_serve
     assert told.detail == "a broken promise"
     assert supervisor.serving == kept
     assert read_bundle(BundleFolder(Path(kept.bundles["fake"]))).sha256 == serving.digests["fake"]
+
+
+async def test_a_change_whose_bundle_cannot_be_copied_is_refused(supervisor, workers, serving, short_path):
+    supervisor.keep(serving)
+    kept = supervisor.serving
+    gone = str(short_path / "gone")
+    await workers(Changed(bundles={"fake": gone}, digests={"fake": "f" * 64}))
+
+    told = msgspec.json.decode(await send(short_path / "supervisor", SWAP), type=Changed)
+
+    assert (told.error, gone in told.detail) == ("invalid_candidate", True)
+    assert supervisor.serving == kept
