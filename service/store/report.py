@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import RowMapping, and_, func, select
 from sqlalchemy.engine import Connection
 
-from model.domain import FloatArray
+from model.domain import FloatArray, IntArray
 from model.evaluation import bootstrapped, mean_of
 from service.store.database import Database, check_revision
 from service.store.judgement import Judgement, OutcomeKind, accuracy_of, judge
@@ -53,7 +53,8 @@ def _of_version(connection: Connection, version: RowMapping, since: float | None
     units: dict[str, int] = {}
     parts = connection.execute(query.execution_options(yield_per=PART_ROWS)).partitions()
     table = np.concatenate([np.empty((0, 7)), *(_as_numbers(rows, units) for rows in parts)])
-    unit, has_failed = table[:, 0], table[:, 1] > 0
+    in_order = np.unique([*units], return_inverse=True)[1]  # rows have no order, and draws need one
+    unit, has_failed = in_order[table[:, 0].astype(np.int64)], table[:, 1] > 0
     found = judge(
         table[:, 3:], failed=has_failed, outcome_cycle=table[:, 2].astype(np.int64), cap=version["cap"]
     )
@@ -76,7 +77,7 @@ def _as_numbers(rows: Sequence[Sequence[Any]], units: dict[str, int]) -> FloatAr
     )
 
 
-def _coverage_interval(judgement: Judgement, unit: FloatArray) -> tuple[float, float]:
+def _coverage_interval(judgement: Judgement, unit: IntArray) -> tuple[float, float]:
     """Resample whole units, because predictions of one unit depend on each other."""
     covered = mean_of(judgement.covered[judgement.failed])
     figure = bootstrapped({"coverage": covered}, unit[judgement.failed], resamples=RESAMPLES)["coverage"]

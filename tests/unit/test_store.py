@@ -212,6 +212,24 @@ def test_a_report_of_many_predictions_reads_them_in_parts(store, monkeypatch):
     assert [whole[0][name] for name in ("failed", "removed", "predictions", "with_error")] == [2, 1, 30, 20]
 
 
+def test_the_interval_of_the_coverage_does_not_depend_on_the_order_of_rows(store):
+    for i in range(40):
+        rows = [row(f"{i}", cycle, rul=20.0 if cycle < 10 + i % 7 else 500.0) for cycle in range(10, 20)]
+        store.write(rows)
+        store.take_outcome(failure(30, unit=f"{i}"), replace=False)
+
+    def interval():
+        return [report(store)[0][f"coverage_{end}"] for end in ("low", "high")]
+
+    def reverse(connection):
+        connection.connection.driver_connection.execute("PRAGMA reverse_unordered_selects = ON")
+
+    found = interval()
+    event.listen(store._engine, "begin", reverse)
+
+    assert interval() == found
+
+
 def test_a_unit_is_judged_renamed_and_deleted_for_one_model_alone(url):
     store = Store.open(url, [FD001, replace(FD001, model="fd002")])
     store.write([row(model="fd001"), row(model="fd002")])
