@@ -17,7 +17,7 @@ import msgspec
 from export.bundle import InvalidBundle
 from service import logs
 from service.core.changes import Change, Changed
-from service.errors import InvalidCandidate, NotReady, ServiceError
+from service.errors import InvalidCandidate, ModelConflict, NotReady, ServiceError
 from service.processes.control import Commands, Control, send
 from service.processes.copies import Copies
 from service.settings import Settings
@@ -81,8 +81,11 @@ class Changes:
             elif refused is None:
                 try:
                     self.keep(prepared[0])
-                except (InvalidBundle, OSError) as error:
+                except InvalidBundle as error:
                     refused = Changed.refused(InvalidCandidate(str(error)))
+                except OSError as error:
+                    reason = f"the bundle cannot be copied: {error}; free some room, or set TMPDIR"
+                    refused = Changed.refused(ModelConflict(reason))
             if refused is not None:
                 await self._all("abort", COMMIT_SECONDS)
                 return _text(refused)

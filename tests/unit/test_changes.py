@@ -72,7 +72,21 @@ async def test_after_a_refused_change_workers_restart_with_the_models_that_serve
     assert read_bundle(BundleFolder(Path(kept.bundles["fake"]))).sha256 == serving.digests["fake"]
 
 
-async def test_a_change_whose_bundle_cannot_be_copied_is_refused(supervisor, workers, serving, short_path):
+async def test_a_change_whose_copies_have_no_room_is_refused_with_what_to_do(
+    supervisor, workers, serving, short_path
+):
+    (short_path / "bundles").touch()  # no folder, so nothing can be written below it
+    await workers(serving)
+
+    told = msgspec.json.decode(await send(short_path / "supervisor", SWAP), type=Changed)
+
+    assert told.error == "model_conflict"
+    assert "cannot be copied" in told.detail
+    assert "set TMPDIR" in told.detail
+    assert supervisor.serving == Changed()
+
+
+async def test_a_change_whose_bundle_is_gone_is_refused(supervisor, workers, serving, short_path):
     supervisor.keep(serving)
     kept = supervisor.serving
     gone = str(short_path / "gone")
