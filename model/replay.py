@@ -152,8 +152,9 @@ def load_held_out(folder: Path) -> HeldOut:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             kept: dict[str, FloatArray] = dict(stored)
+        rows = kept["row_unit"] >= 0  # a mask: columns of another length are refused
         starts = np.searchsorted(kept["row_unit"], np.arange(1, len(kept["unit"])))
-        columns = [np.split(kept[name].astype(np.float64), starts) for name in COLUMNS]
+        columns = [np.split(kept[name][rows].astype(np.float64), starts) for name in COLUMNS]
         lives = [Life(*own) for own in zip(kept["unit"].tolist(), *columns, strict=True)]
         return cross_fitted_lives(
             lives,
@@ -164,5 +165,5 @@ def load_held_out(folder: Path) -> HeldOut:
         )
     except FileNotFoundError:
         raise InvalidData(f"{folder}: {HELD_OUT_FILE} is missing: train again with this version") from None
-    except (OSError, EOFError, ValueError, KeyError, IndexError, BadZipFile) as error:
+    except (OSError, EOFError, ValueError, TypeError, KeyError, IndexError, BadZipFile) as error:
         raise InvalidData(f"{path}: cannot be read, train again: {error}") from error

@@ -130,3 +130,18 @@ def test_a_damaged_file_is_refused(tmp_path, content):
 
     with pytest.raises(InvalidData, match="cannot be read, train again"):
         load_held_out(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rul": np.ones(3)}, {"lower": np.ones(99)}, {"unit": np.array("a")}, {"horizons": np.array(3)}],
+    ids=lambda change: next(iter(change)),
+)
+def test_arrays_that_do_not_fit_together_are_refused(tmp_path, change):
+    lives = [life_of(9, every=3)] * 4
+    save_held_out(tmp_path, lives, (0, 1, 0, 1), replace(PUMPS, cap=CAP, horizons=HORIZONS))
+    with np.load(tmp_path / HELD_OUT_FILE) as stored:
+        np.savez(tmp_path / HELD_OUT_FILE, **(dict(stored) | change))
+
+    with pytest.raises(InvalidData, match="cannot be read, train again"):
+        load_held_out(tmp_path)
