@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
@@ -124,7 +124,7 @@ class Database:
         except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
             raise StoreUnavailable(NO_ANSWER) from error
         except ProgrammingError:
-            with self._engine.connect() as connection:
+            with suppress(DBAPIError), self._engine.connect() as connection:
                 check_revision(connection)  # a newer release may have migrated the tables meanwhile
             raise
         except DBAPIError as error:
