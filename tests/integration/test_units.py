@@ -92,7 +92,7 @@ def test_after_sigkill_in_the_middle_nothing_acknowledged_is_lost_and_answers_ar
         wait_until(lambda: devices.sent > UNITS * CYCLES // 2, PATIENCE, what="half of the readings", pause=0)
         os.killpg(service.process.pid, signal.SIGKILL)
         service.process.wait(PATIENCE)
-    assert all(devices.left.values())
+    assert any(devices.left.values()), "every reading was acknowledged before the kill"
 
     with (
         running(tmp_path, "fd001", **settings) as service,
