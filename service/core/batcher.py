@@ -35,8 +35,9 @@ from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 
 LOOP_SECONDS: Final = 0.01
 """Maximum seconds of a batch on the event loop: callers that arrive meanwhile wait as long."""
-YIELDS_IN_VAIN: Final = 3
-"""Yields in a row without a new window before a batch starts; one if there is only one caller."""
+YIELDS_IN_VAIN: Final = 6
+"""Yields in a row without a new window before a batch starts; one if there is only one caller. Too few:
+a request whose head has arrived misses the batch: its body takes more turns of Envoy and of the loop."""
 STRANGER_SECONDS: Final = 0.001
 """If a yield takes longer and brings no window, another process holds the core."""
 DISTRUSTED_BATCHES: Final = 64
