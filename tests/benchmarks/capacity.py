@@ -1,6 +1,6 @@
 """Capacity of a fleet of replicas: measure one worker, compare its simulation, plan fleets.
 
-    python -m tests.benchmarks.capacity --measure --doc docs/scaling.md    # two quiet cores, some ten minutes
+    python -m tests.benchmarks.capacity --measure --doc docs/scaling.md    # two quiet cores, some 14 minutes
     python -m tests.benchmarks.capacity --p99-ms 20 --core-hour 0.05       # plans from service_times.json
 
 The measurement runs in rounds: service times of batches first, then loads, so that a machine whose speed
@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -37,14 +37,17 @@ from tests.benchmarks.capacity_report import (
     report,
     with_simulation,
 )
-from tests.benchmarks.fleet_simulation import Batch
+from tests.benchmarks.fleet_simulation import MOST_WINDOWS, Batch
 from tests.benchmarks.front_ends import CORES, cpu_seconds
 from tests.benchmarks.loads import batch_of, window_of
 from tests.benchmarks.lone_worker import Crew, lone_worker
 from tests.benchmarks.memory import of as memory_of
 from tests.benchmarks.rul_states import replaced
+from tests.waiting import wait_until
 
 SIZES: Final = (1, 2, 4, 8, 16, 24, 32)
+HELD: Final = (64, 128, 256)
+"""Requests that a worker finds at once, more than one batch."""
 CALLERS: Final = (1, 8, 64, 256)
 RATED: Final = 64
 SHARES: Final = (0.3, 0.6, 0.8)
@@ -52,7 +55,9 @@ SHARES: Final = (0.3, 0.6, 0.8)
 INTERRUPTED: Final = (32, 16)
 """Windows of a batch, and the number of requests that arrive during it."""
 INTERRUPTED_SHARE: Final = 0.8
-"""Part of the time to a batch's first answer in which these requests arrive."""
+"""Part of the batch in which these requests arrive."""
+COUNTED_SECONDS: Final = 5
+"""Maximum time until the service has counted its requests."""
 SHARE_OF_BATCHES: Final = 0.5
 """Time for each batch size, over the time of a load."""
 GRAPH_RUNS: Final = 200
@@ -70,7 +75,7 @@ def main(
     bundle: Annotated[str, typer.Option(help="Model that is measured.")] = "fd001",
     doors: Annotated[str, typer.Option(help="Forms of requests, with commas.")] = "json,binary",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 12,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 0.8,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 2.0,
     workers: Annotated[int, typer.Option(min=1, help="Workers of a replica, a core each.")] = 2,
     p99_ms: Annotated[float, typer.Option(min=0.1, help="Latency that a plan keeps.")] = 50,
     core_hour: Annotated[float, typer.Option(min=0, help="Price of a core for an hour.")] = 0.04,
@@ -112,34 +117,46 @@ def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
         batches[size] = list(_repeated(measure, seconds))
         cpu[size] = (cpu_seconds([worker]) - busy) / size / len(batches[size])
     waking = max(0.0, _typical(_repeated(partial(crew.burst, 1, worker), seconds)) - _typical(batches[1]))
-    arrival = _arrival_seconds(crew, worker, seconds, batches, cpu, waking)
     micros = {
         size: [_micros(each, waking if size > 1 else 0.0) for each in found]
         for size, found in batches.items()
     }
+    full = _typical(batches[MOST_WINDOWS]) - waking
+    backlog = {held: _longer(crew, held, worker, seconds, full, waking) for held in HELD}
+    read, arrival = _read_seconds(crew, worker, seconds), _arrival_seconds(crew, worker, seconds, full)
     loads = [loaded(crew, Load(callers=callers), seconds, seed) for callers in CALLERS]
     rate = loads[CALLERS.index(RATED)].per_second
     loads += [loaded(crew, Load(per_second=share * rate), seconds, seed) for share in SHARES]
     share = (_others_seconds(worker) - others) / (time.perf_counter() - start) / CORES
-    return Round(seed, seconds, micros, cpu, arrival, crew.client(), loads, [], share)
+    return Round(seed, seconds, micros, cpu, read, arrival, backlog, crew.client(), loads, [], share)
 
 
-def _arrival_seconds(  # noqa: PLR0917 what the round has measured
-    crew: Crew,
-    worker: int,
-    seconds: float,
-    batches: Mapping[int, Sequence[Batch]],
-    cpu: Mapping[int, float],
-    waking: float,
+def _longer(  # noqa: PLR0917 what the round has measured
+    crew: Crew, held: int, worker: int, seconds: float, full: float, waking: float
 ) -> float:
-    """Measure the extra cost of a request that arrives during a batch, over one that is in the batch."""
-    size, more = INTERRUPTED
-    first = statistics.median(batch.first for batch in batches[size])
-    within = INTERRUPTED_SHARE * (first - waking)
-    run = partial(crew.interrupted, size, more, within, worker)
-    work = max(_typical(batches[size]) - waking, size * cpu[size])
-    apart = work + _typical(batches[more])  # woken once, as together
-    return max(0.0, statistics.median(_repeated(run, seconds)) - apart) / more
+    """Measure how many times longer a full batch takes while so many requests are held."""
+    spent = _typical(_repeated(partial(crew.burst, held, worker), seconds)) - waking
+    return max(1.0, spent / (held / MOST_WINDOWS) / full)
+
+
+def _read_seconds(crew: Crew, worker: int, seconds: float) -> float:
+    """Measure how long a request of a full batch waits for the next one, from the service's own metric.
+
+    The k-th of n requests waits for the n - k that are decoded after it: (n - 1) / 2 on average.
+    """
+    waited, count = crew.queued()
+    asked = MOST_WINDOWS * len(list(_repeated(partial(crew.burst, MOST_WINDOWS, worker), seconds)))
+    wait_until(lambda: crew.queued()[1] >= count + asked, COUNTED_SECONDS, what="the count of the requests")
+    return (crew.queued()[0] - waited) / asked / ((MOST_WINDOWS - 1) / 2)
+
+
+def _arrival_seconds(crew: Crew, worker: int, seconds: float, full: float) -> float:
+    """Measure the extra cost of a request that arrives during a batch, over one that waits before it."""
+    within = INTERRUPTED_SHARE * full
+    pairs = _repeated(
+        lambda: [crew.interrupted(*INTERRUPTED, during, worker) for during in (within, 0.0)], 2 * seconds
+    )
+    return max(0.0, statistics.median(apart - together for apart, together in pairs)) / INTERRUPTED[1]
 
 
 def _repeated(measure: Callable[[], T], seconds: float) -> Iterator[T]:

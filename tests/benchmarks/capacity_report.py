@@ -15,7 +15,6 @@ import typer
 from msgspec.structs import replace
 
 from tests.benchmarks.fleet_simulation import (
-    MOST_WINDOWS,
     Batch,
     Fleet,
     Outcome,
@@ -70,7 +69,9 @@ class Round(msgspec.Struct, frozen=True):
         seconds: Time of each load.
         micros: By windows, microseconds to the first and last answer of each batch, in order.
         cpu_seconds: By windows of a batch, the worker's CPU time per window.
+        read_seconds: Time until the next request is decoded too, of those that a worker finds at once.
         arrival_seconds: Extra time of a request that arrives during a batch.
+        backlog: By requests that are held, how many times longer a full batch takes.
         client: Time of the measuring program.
         loads: Figures of the loads.
         simulated: Figures of the simulated loads.
@@ -81,7 +82,9 @@ class Round(msgspec.Struct, frozen=True):
     seconds: float
     micros: dict[int, list[tuple[int, int]]]
     cpu_seconds: dict[int, float]
+    read_seconds: float
     arrival_seconds: float
+    backlog: dict[int, float]
     client: Client
     loads: list[Loaded]
     simulated: list[Loaded]
@@ -110,24 +113,26 @@ class Measurement(msgspec.Struct, frozen=True):
     def times(self, rounds: Iterable[Round]) -> ServiceTimes:
         """Join the batches of rounds.
 
-        The time to read a request is the rest after the graph and the sending of answers. CPU time of a
-        batch beyond its last answer is work after the batch.
+        CPU time of a batch beyond its last answer is work after the batch. What a round measures coarsely
+        is the median of all rounds.
         """
         kept = list(rounds)
         batches = {
             size: [Batch(first / 1e6, last / 1e6) for each in kept for first, last in each.micros[size]]
             for size in kept[0].micros
         }
-        first, last = (statistics.median(batch[place] for batch in batches[MOST_WINDOWS]) for place in (0, 1))
-        beside_graph = (last - self.graph_seconds[MOST_WINDOWS]) / MOST_WINDOWS
         cpu = {size: size * statistics.mean(each.cpu_seconds[size] for each in kept) for size in batches}
         return ServiceTimes(
             batches,
-            read_seconds=max(0.0, beside_graph - (last - first) / (MOST_WINDOWS - 1)),
-            arrival_seconds=statistics.median(each.arrival_seconds for each in kept),
+            read_seconds=statistics.median(each.read_seconds for each in self.rounds),
+            arrival_seconds=statistics.median(each.arrival_seconds for each in self.rounds),
             after={
                 size: max(0.0, cpu[size] - statistics.mean(batch.last for batch in found))
                 for size, found in batches.items()
+            },
+            backlog={
+                held: statistics.median(each.backlog[held] for each in self.rounds)
+                for held in self.rounds[0].backlog
             },
         )
 
@@ -162,8 +167,9 @@ def report(found: Measurement, plan: Plan) -> str:
             f"### Requests as {found.door}\n",
             (
                 f"Model {found.bundle}, {found.request_bytes:,} bytes a request, {len(found.rounds)} rounds; "
-                f"{found.failed} requests failed; a worker holds {found.memory_mib:.0f} MiB. A request that "
-                f"arrives while a batch is computed costs {1000 * times.arrival_seconds:.3f} ms more. Other "
+                f"{found.failed} requests failed; a worker holds {found.memory_mib:.0f} MiB. To receive and "
+                f"decode a request takes {1000 * times.read_seconds:.3f} ms; one that arrives while a batch "
+                f"is computed costs {1000 * times.arrival_seconds:.3f} ms more. {_backlog(times)}Other "
                 f"programs used {others:.1%} of the cores.\n"
             ),
             costs(found),
@@ -172,6 +178,14 @@ def report(found: Measurement, plan: Plan) -> str:
             planned(found, times, plan),
         )
     ).rstrip()
+
+
+def _backlog(times: ServiceTimes) -> str:
+    if not times.backlog:
+        return ""
+    longer = ", ".join(f"{factor:.2f}" for factor in times.backlog.values())
+    held = ", ".join(map(str, times.backlog))
+    return f"A full batch takes {longer} times as long while {held} requests wait. "
 
 
 def costs(found: Measurement) -> str:

@@ -43,6 +43,8 @@ class ServiceTimes:
             arrive meanwhile join the batch.
         arrival_seconds: Extra time of a request that arrives during a batch: it wakes threads, which are
             already awake while answers are sent.
+        backlog: By requests that are held, how many times longer a full batch takes: their data leave the
+            caches.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class ServiceTimes:
         read_seconds: float = 0.0,
         arrival_seconds: float = 0.0,
         after: Mapping[int, float] | None = None,
+        backlog: Mapping[int, float] | None = None,
     ) -> None:
         """Take batches by number of windows, and the seconds of work after each one's last answer."""
         self.read_seconds: Final = read_seconds
@@ -60,6 +63,7 @@ class ServiceTimes:
         self._sizes: Final = sorted(measured)
         self._means: Final = [sum(each.last for each in measured[n]) / len(measured[n]) for n in self._sizes]
         self._after: Final = [after[n] if after else 0.0 for n in self._sizes]
+        self.backlog: Final = dict(backlog or {})
 
     def mean_seconds(self, windows: int) -> float:
         """Interpolate the mean time of a batch, to its last answer."""
@@ -68,6 +72,11 @@ class ServiceTimes:
     def after(self, windows: int) -> float:
         """Interpolate the time after a batch's last answer in which the core is still busy."""
         return float(np.interp(windows, self._sizes, self._after))
+
+    def longer(self, held: int) -> float:
+        """Interpolate how many times longer a batch takes while so many requests are held."""
+        known = {MOST_WINDOWS: 1.0} | self.backlog
+        return float(np.interp(held, list(known), list(known.values())))
 
     def most_per_second(self) -> float:
         """Return the throughput of a worker with a backlog, in windows per second."""
@@ -183,7 +192,8 @@ class Worker:
             size += 1
             if reading:
                 yield self._env.timeout(reading)
-        first, last = self._replay.batch(size)
+        longer = self._times.longer(len(held))
+        first, last = (longer * seconds for seconds in self._replay.batch(size))
         yield self._env.timeout(max(0.0, first - size * reading))
         self._computes, interrupted, self._interrupted_seconds = False, self._interrupted_seconds, 0.0
         yield self._env.timeout(interrupted)
@@ -191,7 +201,7 @@ class Worker:
         for _ in range(size - 1):
             yield self._env.timeout((last - first) / (size - 1))
             self._answer(held.popleft()[0])
-        yield self._env.timeout(self._times.after(size))
+        yield self._env.timeout(longer * self._times.after(size))
 
 
 class Replica:

@@ -19,6 +19,9 @@ from random import Random
 from time import perf_counter
 from typing import Final
 
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import serving
 from tests.benchmarks.loads import ID, HttpCall, Load
@@ -26,6 +29,8 @@ from tests.benchmarks.loop_simulation import Client
 from tests.benchmarks.payloads import calls_of
 
 CONNECTIONS: Final = 256
+STAGE: Final = "rul_stage_duration_seconds"
+QUEUE: Final = {"stage": "queue"}
 RECEIVED_BYTES: Final = 1 << 18
 END_OF_HEAD: Final = b"\r\n\r\n"
 LENGTH: Final = b"content-length:"
@@ -40,6 +45,7 @@ class Crew:
     """
 
     def __init__(self, http: str, calls: Sequence[HttpCall], count: int = CONNECTIONS) -> None:
+        self._http: Final = http
         self._calls: Final = [call.raw(http).split(ID.encode()) for call in calls]
         self.request_bytes: Final = len(calls[0].raw(http))
         self._poll: Final = select.epoll()
@@ -64,6 +70,16 @@ class Crew:
     def client(self) -> Client:
         """Return the mean time of this program to send and to receive."""
         return Client(self._sending / self._sends, self._receiving / self._receives)
+
+    def queued(self) -> tuple[float, float]:
+        """Return the seconds that requests have waited for their batch, and the number of these requests."""
+        text = httpx.get(f"{self._http}/metrics", trust_env=False).text
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        waited, count = (
+            sum(each.value for each in samples if each.name == f"{STAGE}_{of}" and each.labels == QUEUE)
+            for of in ("sum", "count")
+        )
+        return waited, count
 
     def alone(self) -> Batch:
         """Send one request to an idle worker."""

@@ -37,7 +37,7 @@ def measurement(*, slower: float = 1.0) -> Measurement:
 
     def rounds(factor: float) -> list[Round]:
         cpu, client = dict.fromkeys(GRAPH, 0.0002 * factor), Client(0.00001, 0.00001)
-        return [Round(seed, 0.5, micros(factor), cpu, 0.0, client, [], [], 0.01) for seed in (1, 2)]
+        return [Round(seed, 0.5, micros(factor), cpu, 0.0, 0.0, {}, client, [], [], 0.01) for seed in (1, 2)]
 
     plain = Measurement("fd001", "json", 18_000, 0, 220.0, GRAPH, rounds(1.0))
     times = [plain.times([each]) for each in plain.rounds]

@@ -86,6 +86,17 @@ def test_a_worker_is_at_work_behind_the_last_answer_of_a_batch() -> None:
     assert times.most_per_second() == pytest.approx(32 / (TIMES.mean_seconds(32) + 0.001))
 
 
+def test_a_batch_takes_longer_while_many_requests_wait() -> None:
+    times = ServiceTimes(TIMES.measured, backlog={64: 1.0, 128: 2.0})
+
+    some, many = (
+        closed_loop(times, callers=callers, seconds=5, client=NO_CLIENT, seed=1) for callers in (64, 128)
+    )
+
+    assert len(some.latencies) / some.seconds == pytest.approx(times.most_per_second(), rel=0.01)
+    assert len(many.latencies) / many.seconds == pytest.approx(times.most_per_second() / 2, rel=0.01)
+
+
 def test_requests_that_arrive_while_others_are_read_join_their_batch() -> None:
     measured = {n: [Batch(0.001 + 0.0001 * n, 0.001 + 0.0001 * n)] for n in (1, 2, 32)}
 
