@@ -37,12 +37,12 @@ from tests.benchmarks.capacity_report import (
     report,
     with_simulation,
 )
-from tests.benchmarks.fleet_simulation import MOST_WINDOWS, Batch
 from tests.benchmarks.front_ends import CORES, cpu_seconds
 from tests.benchmarks.loads import batch_of, window_of
 from tests.benchmarks.lone_worker import Crew, lone_worker
 from tests.benchmarks.memory import of as memory_of
 from tests.benchmarks.rul_states import replaced
+from tests.benchmarks.service_times import MOST_WINDOWS, Batch
 from tests.waiting import wait_until
 
 SIZES: Final = (1, 2, 4, 8, 16, 24, 32)

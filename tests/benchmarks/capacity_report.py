@@ -6,6 +6,7 @@ import bisect
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,17 +15,9 @@ import numpy as np
 import typer
 from msgspec.structs import replace
 
-from tests.benchmarks.fleet_simulation import (
-    Batch,
-    Fleet,
-    Outcome,
-    ServiceTimes,
-    Trouble,
-    failure,
-    rollout,
-    simulate,
-)
+from tests.benchmarks.fleet_simulation import Fleet, Outcome, Trouble, failure, rollout, simulate
 from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
+from tests.benchmarks.service_times import Batch, ServiceTimes
 from tests.benchmarks.tables import table
 
 MOST_KEPT: Final = 60
@@ -37,6 +30,10 @@ PERCENTS: Final = (20, 40, 60, 80, 90)
 FLEETS: Final = (10_000, 100_000, 1_000_000)
 HOURS_A_MONTH: Final = 730
 SEED: Final = 1
+STARTS: Final = 3
+"""Simulations of each load: one depends on the moments at which pauses meet requests."""
+LAST_SEED: Final = 1000
+"""Above the seeds of all rounds."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -240,15 +237,18 @@ def with_simulation(found: Measurement) -> Measurement:
 
 
 def simulated(times: ServiceTimes, each: Round, load: Load) -> Loaded:
-    """Simulate a load of a round."""
+    """Simulate a load of a round: medians over starts of the worker at different moments of its pace."""
+    made = [_simulated_once(times, each, load, start) for start in range(STARTS)]
+    figures = (statistics.median(getattr(one, name) for one in made) for name in ("per_second", "p50", "p99"))
+    return Loaded(load, *figures)
+
+
+def _simulated_once(times: ServiceTimes, each: Round, load: Load, start: int) -> Loaded:
+    seed = each.seed + start * LAST_SEED
+    run = partial(open_loop, rate=load.per_second)
     if load.callers:
-        outcome = closed_loop(
-            times, callers=load.callers, seconds=each.seconds, client=each.client, seed=each.seed
-        )
-    else:
-        outcome = open_loop(
-            times, rate=load.per_second, seconds=each.seconds, client=each.client, seed=each.seed
-        )  # fmt: skip
+        run = partial(closed_loop, callers=load.callers)
+    outcome = run(times, seconds=each.seconds, client=each.client, seed=seed)
     return Loaded.of(load, outcome.latencies, outcome.seconds)
 
 

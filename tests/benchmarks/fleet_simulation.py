@@ -4,104 +4,27 @@
 
 A worker follows the rule of `service.core.batcher` with batches on the event loop: when its core is free, all
 waiting windows become one batch. Each request has one window. Times are in seconds. The simulation
-must not know how service times are measured: `lone_worker` measures them.
+must not know how service times are measured.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import simpy
 
 from service.edge.admission import WAIT_SHARE
 from service.settings import Settings
+from tests.benchmarks.service_times import MOST_WINDOWS, ServiceTimes
 
-MOST_WINDOWS: Final[int] = Settings.model_fields["max_batch_windows"].default
 LONGEST_WAIT: Final[float] = WAIT_SHARE * Settings.model_fields["request_timeout_seconds"].default
 """Maximum wait in seconds; a request that has waited longer is refused (docs/adr/0014)."""
 Process = Generator[simpy.Event, Any, None]
-
-
-class Batch(NamedTuple):
-    """Seconds from the start of a batch to its first and to its last answer."""
-
-    first: float
-    last: float
-
-
-class ServiceTimes:
-    """Measured batches by number of windows, in the order of measurement.
-
-    Attributes:
-        read_seconds: Part of a batch's time in which one request is received and decoded. Requests that
-            arrive meanwhile join the batch.
-        arrival_seconds: Extra time of a request that arrives during a batch: it wakes threads, which are
-            already awake while answers are sent.
-        backlog: By requests that are held, how many times longer a full batch takes: their data leave the
-            caches.
-    """
-
-    def __init__(
-        self,
-        measured: Mapping[int, Sequence[Batch]],
-        *,
-        read_seconds: float = 0.0,
-        arrival_seconds: float = 0.0,
-        after: Mapping[int, float] | None = None,
-        backlog: Mapping[int, float] | None = None,
-    ) -> None:
-        """Take batches by number of windows, and the seconds of work after each one's last answer."""
-        self.read_seconds: Final = read_seconds
-        self.arrival_seconds: Final = arrival_seconds
-        self.measured: Final = measured
-        self._sizes: Final = sorted(measured)
-        self._means: Final = [sum(each.last for each in measured[n]) / len(measured[n]) for n in self._sizes]
-        self._after: Final = [after[n] if after else 0.0 for n in self._sizes]
-        self.backlog: Final = dict(backlog or {})
-
-    def mean_seconds(self, windows: int) -> float:
-        """Interpolate the mean time of a batch, to its last answer."""
-        return float(np.interp(windows, self._sizes, self._means))
-
-    def after(self, windows: int) -> float:
-        """Interpolate the time after a batch's last answer in which the core is still busy."""
-        return float(np.interp(windows, self._sizes, self._after))
-
-    def longer(self, held: int) -> float:
-        """Interpolate how many times longer a batch takes while so many requests are held."""
-        known = {MOST_WINDOWS: 1.0} | self.backlog
-        return float(np.interp(held, list(known), list(known.values())))
-
-    def most_per_second(self) -> float:
-        """Return the throughput of a worker with a backlog, in windows per second."""
-        return MOST_WINDOWS / (self.mean_seconds(MOST_WINDOWS) + self.after(MOST_WINDOWS))
-
-    def nearest(self, windows: int) -> int:
-        """Return the nearest measured size."""
-        return min(self._sizes, key=lambda size: abs(size - windows))
-
-
-class Replay:
-    """Measured batches of each size in order, from a random start, so that slow moments stay together."""
-
-    def __init__(self, times: ServiceTimes, rng: Random) -> None:
-        self._times: Final = times
-        self._next: Final = {size: rng.randrange(len(found)) for size, found in times.measured.items()}
-
-    def batch(self, windows: int) -> Batch:
-        """Return the next batch of the nearest size, scaled to this one."""
-        times, size = self._times, self._times.nearest(windows)
-        found = times.measured[size]
-        first, last = found[self._next[size] % len(found)]
-        self._next[size] += 1
-        scale = times.mean_seconds(windows) / times.mean_seconds(size)
-        return Batch(scale * first, scale * last)
 
 
 @dataclass
@@ -141,13 +64,15 @@ class Worker:
     ) -> None:
         self._env: Final = env
         self._times: Final = times
-        self._replay: Final = Replay(times, rng)
+        self._start: Final = rng.random() * times.pace.length
+        self._lone: Final = deque(times.measured[min(times.measured)])
+        self._lone.rotate(rng.randrange(len(self._lone)))
         self._answer: Final = answer
         self._refuse: Final = refuse
         self._most: Final = most_windows
         self.held: Final[deque[tuple[float, float]]] = deque()  # due, arrival; the batch first
         self._computes = False
-        self._interrupted_seconds = 0.0
+        self._interrupted_seconds = self._answered_at = 0.0
         self.start()
 
     def start(self) -> None:
@@ -186,22 +111,33 @@ class Worker:
             self._refuse(held.popleft()[0])
         if not held:
             return
-        size, reading = 0, self._times.read_seconds
+        times, size = self._times, 0
+        lone = len(held) == 1 and held[0][1] >= self._answered_at
         self._computes = True
         while size < min(len(held), self._most):  # requests that arrive while others are read join them
             size += 1
-            if reading:
-                yield self._env.timeout(reading)
-        longer = self._times.longer(len(held))
-        first, last = (longer * seconds for seconds in self._replay.batch(size))
-        yield self._env.timeout(max(0.0, first - size * reading))
+            if times.read_seconds:
+                yield self._work(times.read_seconds)
+        longer = times.longer(len(held))
+        if lone and size == 1:  # such batches have pauses of their own: threads and a core wake up
+            first, last = self._lone[0]
+            self._lone.rotate(-1)
+            yield self._env.timeout(max(0.0, first - times.read_seconds))
+        else:
+            first, last = (longer * seconds for seconds in times.typical(size))
+            yield self._work(max(0.0, first - size * times.read_seconds))
         self._computes, interrupted, self._interrupted_seconds = False, self._interrupted_seconds, 0.0
-        yield self._env.timeout(interrupted)
+        yield self._work(interrupted)
         self._answer(held.popleft()[0])
         for _ in range(size - 1):
-            yield self._env.timeout((last - first) / (size - 1))
+            yield self._work((last - first) / (size - 1))
             self._answer(held.popleft()[0])
-        yield self._env.timeout(longer * self._times.after(size))
+        self._answered_at = self._env.now
+        yield self._work(longer * times.after(size))
+
+    def _work(self, seconds: float) -> simpy.Timeout:
+        """Work at the worker's pace."""
+        return self._env.timeout(self._times.pace.seconds(self._start + self._env.now, seconds))
 
 
 class Replica:

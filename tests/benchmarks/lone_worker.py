@@ -22,11 +22,11 @@ from typing import Final
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import serving
 from tests.benchmarks.loads import ID, HttpCall, Load
 from tests.benchmarks.loop_simulation import Client
 from tests.benchmarks.payloads import calls_of
+from tests.benchmarks.service_times import Batch
 
 CONNECTIONS: Final = 256
 STAGE: Final = "rul_stage_duration_seconds"

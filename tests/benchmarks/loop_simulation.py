@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 import simpy
 
-from tests.benchmarks.fleet_simulation import Outcome, Process, ServiceTimes, Worker
+from tests.benchmarks.fleet_simulation import Outcome, Process, Worker
+from tests.benchmarks.service_times import ServiceTimes
 
 
 class Client(NamedTuple):

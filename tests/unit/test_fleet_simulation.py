@@ -11,18 +11,15 @@ import simpy
 
 from tests.benchmarks.fleet_simulation import (
     LONGEST_WAIT,
-    MOST_WINDOWS,
-    Batch,
     Fleet,
     Outcome,
-    Replay,
-    ServiceTimes,
     Worker,
     failure,
     rollout,
     simulate,
 )
 from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
+from tests.benchmarks.service_times import MOST_WINDOWS, Batch, Pace, ServiceTimes
 
 SERVICE = 0.001
 NO_CLIENT = Client()
@@ -127,17 +124,35 @@ def test_requests_that_arrive_while_a_batch_is_computed_make_it_longer_and_other
 def test_a_batch_of_a_size_between_two_measured_ones_takes_a_time_between_theirs() -> None:
     times = ServiceTimes({8: [Batch(0.001, 0.002)], 16: [Batch(0.002, 0.004)]})
 
-    assert Replay(times, Random(1)).batch(12) == pytest.approx(Batch(0.0015, 0.003))
+    assert times.typical(12) == pytest.approx(Batch(0.0015, 0.003))
 
 
-def test_a_worker_replays_batches_in_the_order_of_their_measurement() -> None:
-    measured = [Batch(seconds, seconds) for seconds in (0.001, 0.002, 0.003, 0.004)]
-    replay = Replay(ServiceTimes({1: measured}), Random(1))
+def test_an_idle_worker_replays_lone_batches_in_the_order_of_their_measurement() -> None:
+    seconds = [0.001, 0.002, 0.003, 0.004]
+    times = ServiceTimes({1: [Batch(each, each) for each in seconds], 32: [Batch(0.01, 0.01)]})
 
-    played = [replay.batch(1) for _ in range(8)]
+    played = closed_loop(times, callers=1, seconds=0.015, client=NO_CLIENT, seed=1).latencies
 
-    first = measured.index(played[0])
-    assert played == [measured[(first + place) % 4] for place in range(8)]
+    first = seconds.index(round(played[0], 6))
+    assert played == pytest.approx([seconds[(first + place) % 4] for place in range(len(played))])
+
+
+def test_a_pause_of_a_busy_worker_lasts_as_long_as_it_was_measured_whatever_batches_it_meets() -> None:
+    pace = Pace([(0.001, 0.001), (0.009, 0.001), (0.001, 0.001)])
+
+    assert pace.seconds(0.0, 0.001) == pytest.approx(0.001)
+    assert pace.seconds(0.0, 0.002) == pytest.approx(0.010)
+    assert pace.seconds(0.0055, 0.001) == pytest.approx(0.005)  # half of the pause is over
+    assert pace.seconds(0.001, 0.003) == pytest.approx(0.011)  # ends in the next round
+
+
+def test_work_takes_its_measured_time_on_average() -> None:
+    pace, now = Pace([(0.001, 0.002), (0.005, 0.002)]), 0.0
+
+    for _ in range(1000):
+        now += pace.seconds(now, 0.00037)
+
+    assert now == pytest.approx(1000 * 0.00037 * 0.006 / 0.004, rel=0.01)
 
 
 def test_every_request_of_a_fleet_has_one_outcome_whatever_happens() -> None:
@@ -153,7 +168,7 @@ def test_a_killed_replica_loses_what_it_held_and_the_others_take_its_load() -> N
     fleet = Fleet(units=6000, replicas=2, workers=1)
 
     whole = simulate(fleet, TIMES, seconds=3, seed=3)
-    struck = simulate(fleet, TIMES, seconds=3, seed=3, trouble=failure(at=0.5, seconds=2))
+    struck = simulate(fleet, TIMES, seconds=3, seed=3, trouble=failure(at=0.6, seconds=2))
 
     assert whole.lost == struck.refused == 0
     assert 0 < struck.lost < 64
