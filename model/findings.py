@@ -91,8 +91,8 @@ def require_trainable(found: list[Finding]) -> None:
 
 def print_inspection(data: Sequence[Path], kind: Fleet, *, folds: int) -> bool:
     """Print all facts and findings; return whether a training can begin."""
-    rows, _ = read_rows(data, kind)
-    facts = inspect_rows(rows, kind)
+    with Console(stderr=True).status("reading data"):
+        facts = inspect_rows(read_rows(data, kind)[0], kind)
     found = findings(facts, kind, folds=folds)
     Console().print(units_table(facts, kind), columns_table(facts), sep="\n")
     lines = _lines(found) or ["no findings"]
@@ -123,12 +123,13 @@ def inspected_trajectories(
     Raises:
         InvalidData: the data would ruin the training.
     """
-    rows, _ = read_rows(data, kind, with_failure=not true_ruls)
-    found = findings(inspect_rows(rows, kind), kind, folds=folds, seed=seed, true_ruls=true_ruls)
+    with Console(stderr=True).status("reading data"):
+        rows, _ = read_rows(data, kind, with_failure=not true_ruls)
+        facts = inspect_rows(rows, kind)
+    found = findings(facts, kind, folds=folds, seed=seed, true_ruls=true_ruls)
     if folds is not None:
         require_trainable(found)
-    important = [finding for finding in found if finding.level != "note"]
-    lines = _lines(important[:MOST_SHOWN])
+    lines = _lines([finding for finding in found if finding.level != "note"][:MOST_SHOWN])
     if lines and not true_ruls:  # `rul inspect` judges failures too
         shown = [*map(str, data[:MOST_FILES])] + [".."] * (len(data) > MOST_FILES)
         everything = shlex.join(["rul", "inspect", fleet, *shown])

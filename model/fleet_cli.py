@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 
 from model.domain import RulError
 from model.fleet import FORMATS, fleet_named
@@ -77,7 +78,8 @@ def init(
 
     if out.exists() and not overwrite:
         raise FleetExists(f"{out}: the file exists: choose another --output, or use --overwrite")
-    draft = draft_fleet(files_with(data, FORMATS))
+    with Console(stderr=True).status("reading data"):
+        draft = draft_fleet(files_with(data, FORMATS))
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(draft_toml(draft, name=name or out.stem), encoding="utf-8")

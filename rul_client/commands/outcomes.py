@@ -108,7 +108,8 @@ def _accuracy(store: str | None, since: datetime | None) -> list[dict[str, Any]]
 
     given = Settings.read().store_url.get_secret_value() if store is None else store
     url = store_url(given, name="RUL_STORE_URL" if store is None else "--store")
-    with closing(Database(engine_of(existing(url)))) as opened:
+    status = Console(stderr=True).status("comparing predictions with outcomes")
+    with closing(Database(engine_of(existing(url)))) as opened, status:
         found = report(opened, since=None if since is None else since.timestamp())
     return [{name: version[name] for name in COLUMNS} for version in found]
 

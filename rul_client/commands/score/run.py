@@ -81,13 +81,14 @@ def _plan(job: Job, fleet: Fleet, console: Console) -> Plan:
         InvalidData: the input cannot be read.
     """
     try:
-        plan = make_plan(
-            Location.of(job.source),
-            fleet,
-            every=job.every,
-            part_readings=job.part_readings,
-            allow_absent=job.fleet is None,
-        )
+        with console.status("reading the sizes of all files"):
+            plan = make_plan(
+                Location.of(job.source),
+                fleet,
+                every=job.every,
+                part_readings=job.part_readings,
+                allow_absent=job.fleet is None,
+            )
     except MissingColumns as error:
         raise InvalidData(f"{error}{OTHER_NAMES * (job.fleet is None)}") from error
     if plan.absent:
