@@ -12,7 +12,7 @@ from dataclasses import asdict
 from time import time
 from typing import Any, Final, Self
 
-from sqlalchemy import RowMapping, Select, Table, delete, exists, func, insert, select, update
+from sqlalchemy import RowMapping, Select, Table, delete, exists, func, insert, select, text, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 
@@ -205,24 +205,19 @@ class Store(Database):
     def delete(self, key: UnitKey) -> DeletedRows | None:
         """Delete a unit with all of its rows; return None if there are none."""
         with self.writing() as connection:
-            take_turns(connection, [key.unit])
+            _exclude(connection, key.unit)
             counts = [connection.execute(delete(of).where(of_unit(of, key))).rowcount for of in _TABLES]
         return DeletedRows(readings=counts[3], predictions=counts[1]) if any(counts) else None
 
     def rename(self, key: UnitKey, to: str) -> bool | None:
         """Rename a unit, also to its own name; return False if another unit has it, None if unknown."""
         new = key._replace(unit=to)
-        try:
-            with self.writing() as connection:
-                take_turns(connection, [key.unit, to])
-                if new != key and any(_has(connection, of, new) for of in _TABLES):
-                    return False
-                renamed = [
-                    connection.execute(update(of).where(of_unit(of, key)).values(unit=to)) for of in _TABLES
-                ]
-                return True if any(result.rowcount for result in renamed) else None
-        except IntegrityError:  # another unit took the name meanwhile
-            return False
+        with self.writing() as connection:
+            _exclude(connection, key.unit, to)
+            if new != key and any(_has(connection, of, new) for of in _TABLES):
+                return False
+            done = [connection.execute(update(of).where(of_unit(of, key)).values(unit=to)) for of in _TABLES]
+            return True if any(result.rowcount for result in done) else None
 
     def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt | None:
         """Store an outcome and judge its predictions; None if the unit is unknown.
@@ -263,6 +258,16 @@ class Store(Database):
                 judgements += _judge_once(connection, outcome)
         self._looked_until = newest
         return judgements
+
+
+def _exclude(connection: Connection, *names: str) -> None:
+    """Let no other transaction write predictions, or anything of these units, before this one ends.
+
+    A first prediction between two statements would part the tables: no row of `units` could be locked.
+    """
+    take_turns(connection, names)
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"LOCK TABLE {UNITS.name} IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def _has(connection: Connection, table: Table, key: UnitKey) -> bool:

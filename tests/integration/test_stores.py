@@ -30,8 +30,8 @@ from service.store.database import Database, create_tables, engine_of, migrate, 
 from service.store.explanation import Grounds, explanation_text
 from service.store.judgement import Outcome, OutcomeKind
 from service.store.recorder import Recorder
-from service.store.rows import ModelVersion, RowsRefused, UnitKey
-from service.store.schema import HEAD, METADATA, PREDICTIONS
+from service.store.rows import Append, Given, ModelVersion, RowsRefused, UnitKey
+from service.store.schema import HEAD, METADATA, PREDICTIONS, UNITS
 from service.store.store import Store
 from service.store.url import store_url
 from tests.accuracy import accuracy_by_pandas
@@ -361,6 +361,37 @@ def test_a_name_that_postgresql_cannot_hold_is_refused(postgres):
     with pytest.raises(RowsRefused):
         store.write([row("a\0b")])
 
+    store.close()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("change", ["delete", "rename"])
+def test_a_unit_that_is_changed_during_its_first_prediction_stays_whole(postgres, change):
+    url = store_url(postgres.database(f"first-{change}"))
+    store, replica = Store.open(url, [VERSION]), Store.open(url, [VERSION])
+    key, reading = UnitKey("", "fd001", "1"), Given([1], np.ones((1, 1), np.float32), lambda *_: "")
+    store.readings.append([Append(key, ("sensor",), 1, reading)], at=1000.0)
+
+    def waits_for_a_lock() -> bool:
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        with replica.reading() as connection:
+            return connection.scalar(waiting) > 0
+
+    def predict(_connection, _cursor, statement, *_more):
+        if "units" in statement.split("WHERE")[0] and statement.startswith(("DELETE", "UPDATE")):
+            writing.append(pool.submit(replica.write, [row()]))
+            wait_until(lambda: writing[0].done() or waits_for_a_lock(), PATIENCE)
+
+    writing = []
+    event.listen(store._engine, "after_cursor_execute", predict)
+    with ThreadPoolExecutor(1) as pool:
+        store.delete(key) if change == "delete" else store.rename(key, "2")
+    writing[0].result()
+
+    with store.reading() as connection:
+        tables = [connection.scalars(select(of.c.unit)).all() for of in (UNITS, PREDICTIONS)]
+    assert tables == [["1"], ["1"]]
+    replica.close()
     store.close()
 
 
