@@ -169,6 +169,7 @@ class Predictor:
         self,
         query: PredictQuery,
         *,
+        model: LoadedModel | None = None,
         parts: Sequence[LaidOut] | None = None,
         stages: Stages | None = None,
         tenant: str = "",
@@ -177,6 +178,7 @@ class Predictor:
 
         Args:
             query: The request.
+            model: The model that `parts` are laid out for, which may have been swapped meanwhile.
             parts: Its windows, if they are laid out already.
             stages: Gets the stage of making the predictions.
             tenant: The owner of the units.
@@ -188,7 +190,7 @@ class Predictor:
             InvalidWindows: windows cannot be read, and `partial` is not set.
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
-        model, count = self.model(query.model), len(query.windows)
+        model, count = model or self.model(query.model), len(query.windows)
         if not count:
             detail = "expected at least one window, got none"
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])

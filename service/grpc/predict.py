@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from model.decision import Costs, InvalidCosts
 from model.domain import FloatArray
-from service.core.predictor import Predictor
+from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import (
     Attention,
     Explain,
@@ -58,10 +58,10 @@ EXPLAIN: Final[dict[int, Explain]] = {
 
 async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:
     """Answer the windows of one message with one message."""
-    predictor, parts = desk.predictor, None
+    predictor, model, parts = desk.predictor, None, None
     if len(raw) > LARGE_BYTES:  # in slices, between which others run: no stage
         async with desk.large_requests:
-            query, parts = await _read_large(predictor, raw)
+            query, model, parts = await _read_large(predictor, raw)
     else:
         start = perf_counter()
         request = parsed(pb.PredictRequest, raw)
@@ -69,7 +69,9 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
         del request  # or its readings would stay in memory while the call waits
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
     exchange.windows = len(query.windows)
-    reply = await predictor.predict(query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant)
+    reply = await predictor.predict(
+        query, model=model, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
+    )
     if len(reply.predictions) > AT_ONCE:  # in slices too; concatenated messages are one message
         parts = await in_slices(
             reply.predictions, AT_ONCE, lambda some: predict_reply(replace(reply, predictions=some))
@@ -81,7 +83,7 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
     return encoded
 
 
-async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, list[LaidOut]]:
+async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, LoadedModel, list[LaidOut]]:
     """Read a large message window by window; keep only the readings that the model reads.
 
     Raises:
@@ -100,7 +102,8 @@ async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, l
             raise TooLarge(f"expected at most {MOST_OTHERS} fields beside the windows, got more")
         head += raw[at:end]
     request = parsed(pb.PredictRequest, bytes(head))
-    rules, turns, found = predictor.model(request.model or None).rules, Turns(), 0
+    model, turns, found = predictor.model(request.model or None), Turns(), 0
+    rules = model.rules
     query = predict_query(request, rules)
     parts: list[LaidOut] = []
     for start, end in spans:
@@ -110,7 +113,7 @@ async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, l
         found += len(parts[-1].problems)
         is_by_row = window.readings is not None
         query.windows.append(WindowInput(window.unit, window.last_cycle, None, [] if is_by_row else None))
-    return query, parts
+    return query, model, parts
 
 
 def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuery:

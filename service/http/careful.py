@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from model.decision import Costs
 from model.domain import LARGEST_CYCLE
-from service.core.predictor import Predictor
+from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, PredictQuery
 from service.core.turns import LARGE_BYTES, Turns
 from service.core.window import LaidOut, WindowInput, lay_out
@@ -64,8 +64,8 @@ class Careful:
         self._room = 0
         self._problems: list[Problem] = []
 
-    async def read(self, body: bytes) -> tuple[PredictQuery, list[LaidOut]]:
-        """Read a body and lay out its windows; keep no other copy of their values.
+    async def read(self, body: bytes) -> tuple[PredictQuery, LoadedModel, list[LaidOut]]:
+        """Read a body and lay out its windows for a model; keep no other copy of their values.
 
         Up to a hundred problems are described, then one for each window.
 
@@ -107,7 +107,7 @@ class Careful:
         query = PredictQuery(
             windows, outline.model, outline.explain, outline.partial, outline.store, outline.costs
         )
-        return query, parts
+        return query, model, parts
 
     async def _window(self, given: _Window) -> WindowInput:
         window = WindowInput(given.unit)

@@ -27,15 +27,15 @@ def explain(call: Call) -> Awaitable[Reply]:
 async def predict(call: Call, explain: Explain | None = None) -> Reply:
     """Answer windows."""
     exchange, start = call.exchange, perf_counter()
-    query, parts = decode(call.body), None
+    query, model, parts = decode(call.body), None, None
     exchange.stages.append((Stage.DECODE, start, perf_counter()))
     if query is None:  # in slices that let other requests run: no stage
         async with call.desk.large_requests:
-            query, parts = await Careful(call.desk.predictor).read(call.body)
+            query, model, parts = await Careful(call.desk.predictor).read(call.body)
     query.explain = explain or query.explain
     exchange.windows = len(query.windows)
     reply = await call.desk.predictor.predict(
-        query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
+        query, model=model, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
     )
     if len(reply.predictions) > AT_ONCE:
         return Reply(await _encoded_in_slices(reply))

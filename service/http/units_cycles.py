@@ -6,6 +6,7 @@ import asyncio
 import csv
 import re
 from collections.abc import Mapping
+from functools import partial
 from io import StringIO
 from time import perf_counter
 from typing import Any, Final
@@ -119,20 +120,21 @@ async def append(call: Call) -> Reply:
     if size > MOST_BYTES:
         raise TooLarge(f"expected a body of at most {MOST_BYTES} bytes, got {size}; send readings in parts")
 
-    def read() -> tuple[CyclesQuery, Given]:
-        query = decoded(call.body, call.query, is_csv=media_type_of(call.headers) == CSV)
-        return query, query.given(predictor.model(query.model).rules)
-
+    read = partial(decoded, call.body, call.query, is_csv=media_type_of(call.headers) == CSV)
     if size > LARGE_BYTES:  # lets other requests run: no stage
         async with call.desk.large_requests:
-            query, given = await asyncio.to_thread(read)
+            query = await asyncio.to_thread(read)
+            model = predictor.model(query.model)
+            given = await asyncio.to_thread(query.given, model.rules)
     else:
         start = perf_counter()
-        query, given = read()
+        query = read()
+        model = predictor.model(query.model)
+        given = query.given(model.rules)
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
     exchange.windows = 1
     reply = await call.desk.units.append(
-        predictor.model(query.model),
+        model,
         call.path["unit"],
         given,
         explain=query.explain,

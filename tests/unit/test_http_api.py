@@ -199,7 +199,7 @@ async def test_any_body_is_refused_or_read(body):
     careful = Careful(Predictor({"fake": model}, max_request_windows=2))
 
     with suppress(MalformedBody, UnknownModel, TooLarge):
-        query, parts = await careful.read(body)
+        query, _, parts = await careful.read(body)
         assert len(query.windows) == len(parts)
 
 
@@ -208,7 +208,7 @@ async def test_a_large_window_has_as_many_cycles_as_the_limit():
     values = ", ".join(["0.125" + "0" * 1000] * 100)
     columns = ", ".join(f'"{name}": [{values}]' for name in COLUMNS)
 
-    _, (part,) = await Careful(Predictor({"fake": model}, max_request_windows=2)).read(
+    _, _, (part,) = await Careful(Predictor({"fake": model}, max_request_windows=2)).read(
         f'{{"windows": [{{"columns": {{{columns}}}}}]}}'.encode()
     )
 
@@ -219,7 +219,7 @@ async def test_a_window_of_too_many_cycles_is_one_problem_however_many_columns_i
     model = LoadedModel.of(FakeRuntime(), Mock(), max_window_cycles=100)
     columns = {name: [0.125] * 20_000 for name in ("setting_1", "sensor_1", "sensor_2")}
 
-    _, (part,) = await Careful(Predictor({"fake": model}, max_request_windows=2)).read(
+    _, _, (part,) = await Careful(Predictor({"fake": model}, max_request_windows=2)).read(
         json.dumps({"windows": [{"columns": columns}]}).encode()
     )
 

@@ -1,5 +1,6 @@
 """From a question to an answer: which model, which windows, which words."""
 
+import json
 import math
 import sys
 from dataclasses import replace
@@ -19,9 +20,12 @@ from service.errors import (
     InvalidWindows,
     Problem,
 )
+from service.grpc.predict import _read_large
+from service.http.careful import Careful
 from service.http.shell import json_reply
 from service.labels import Stage
-from tests.fakes import RULES, FakeRuntime, asked_of, make_manifest, make_windows, window_input
+from service.proto import rul_v1_pb2 as pb
+from tests.fakes import COLUMNS, RULES, FakeRuntime, asked_of, make_manifest, make_windows, window_input
 
 
 class InlineBatcher:
@@ -329,6 +333,29 @@ async def test_a_malformed_window_is_refused_with_what_the_transport_found_in_it
     assert reply.predictions[0].rul == 10.0
     for errors in (reply.predictions[1].error.errors, caught.value.problems):
         assert [(p.pointer, p.code) for p in errors] == [("/windows/1/columns/sensor_1/3", "not_a_number")]
+
+
+def as_json(predictor, window):
+    body = {"windows": [{"unit": window.unit, "last_cycle": window.last_cycle, "columns": window.columns}]}
+    return Careful(predictor).read(json.dumps(body).encode())
+
+
+def as_message(predictor, window):
+    columns = {name: pb.Series(values=values) for name, values in window.columns.items()}
+    given = pb.Window(unit=window.unit, last_cycle=window.last_cycle, columns=pb.Columns(columns=columns))
+    return _read_large(predictor, pb.PredictRequest(windows=[given]).SerializeToString())
+
+
+@pytest.mark.parametrize("read", [as_json, as_message])
+async def test_a_large_request_is_answered_by_the_model_that_served_when_it_was_read(read):
+    predictor = make_predictor()
+    swapped = make_predictor(make_manifest(columns=COLUMNS[:2]).model_copy(update={"version": "2"}))
+
+    query, model, parts = await read(predictor, window_input(10.0))
+    predictor.serve(swapped.models)
+    reply = await predictor.predict(query, model=model, parts=parts)
+
+    assert (reply.model.version, [found.rul for found in reply.predictions]) == ("1", [10.0])
 
 
 async def test_checked_windows_are_answered_as_a_query_is_and_wording_them_is_a_stage():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import quote
 
 import grpc
@@ -10,18 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from service.core.turns import LARGE_BYTES
 from service.edge.keys import add_key
 from service.errors import MalformedBody
 from service.http.units_bodies import shortest
 from service.http.units_cycles import read_csv
 from service.proto import rul_v1_pb2 as pb
 from tests.examples import examples
-from tests.fakes import COLUMNS, FakeRuntime, fake_outputs
+from tests.fakes import COLUMNS, FakeRuntime, fake_outputs, make_manifest
 from tests.in_process import ask_grpc, framed, in_process, message_window
 from tests.in_process import keeping as stored_in
 
 APPEND = "/rul.v1.RulService/AppendCycles"
 CSV = {"content-type": "text/csv"}
+JSON = {"content-type": "application/json"}
 GAP = 4
 """Most cycles between two readings of a window: half of the context."""
 COSTS = {"planned": 1.0, "failure": 20.0}
@@ -65,6 +68,34 @@ def columns(cycles):
 
 async def post(service, unit="7", headers=None, **body):
     return await service.http.post(f"/v1/units/{unit}/cycles", json=body, headers=headers)
+
+
+class SwapsAfterwards(ThreadPoolExecutor):
+    """Runs a function at once, and swaps the model before its caller goes on."""
+
+    def __init__(self, parts, runtime):
+        super().__init__(1)
+        self.parts, self.runtime = parts, runtime
+
+    def submit(self, run, /, *arguments, **named):
+        done = Future()
+        done.set_result(run(*arguments, **named))
+        self.parts.desk.predictor.serve({"fake": self.parts.joints.serve(self.runtime)})
+        return done
+
+
+async def test_readings_of_a_large_body_keep_their_columns_if_the_model_is_swapped_meanwhile(tmp_path):
+    swapped = WindowRuntime(make_manifest(columns=COLUMNS[::-1]))
+    cycles = range(1, 4)
+    body = json.dumps({"cycles": [*cycles], "columns": columns(cycles)}) + " " * LARGE_BYTES
+    async with keeping(tmp_path, max_body_bytes=4 * LARGE_BYTES) as service:
+        asyncio.get_running_loop().set_default_executor(SwapsAfterwards(service.parts, swapped))
+
+        reply = await service.http.post("/v1/units/7/cycles", content=body, headers=JSON)
+
+        assert reply.status_code == 200, reply.text
+        stored = (await service.http.get("/v1/units/7")).json()["readings"]["columns"]
+    assert stored == columns(cycles)
 
 
 async def window_answer(service, cycles, unit="7", **options):
