@@ -7,7 +7,7 @@ no database library, which the writing thread does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -246,10 +246,10 @@ class AsyncStore:
             if self._loaded.get(found.model) == found.version:
                 self._observer.scored(found.model, found.judgement)
 
-    def _chore(self, store: Store) -> None:
+    def _chore(self, store: Store) -> Iterator[None]:
         self._count(store.judge_late_predictions())
         if monotonic() >= self._purge_at:
-            store.purge(time() - self._retention_seconds)
+            yield from store.purge(time() - self._retention_seconds)
             self._purge_at = monotonic() + PURGE_SECONDS
 
     async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:

@@ -6,7 +6,7 @@ and does not affect the others. Calls block; this module must not know models or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -86,14 +86,16 @@ class Readings:
             rows = _read(connection, _NEWEST, key, most=most, until=until)
             return self._stretch(connection, rows, columns)
 
-    def purge(self, before: float) -> None:
-        """Delete readings received before this time, in several transactions."""
+    def purge(self, before: float) -> Iterator[None]:
+        """Delete readings received before this time; yield after each transaction."""
         old = select(*_KEY_COLUMNS).where(READINGS.c.received_at < before)
         while True:
             with self._database.writing() as connection:
                 part = delete(READINGS).where(tuple_(*_KEY_COLUMNS).in_(old.limit(PURGE_ROWS)))
-                if connection.execute(part).rowcount < PURGE_ROWS:
-                    return
+                deleted = connection.execute(part).rowcount
+            yield
+            if deleted < PURGE_ROWS:
+                return
 
     def _append(
         self, connection: Connection, requests: Sequence[Append], at: float

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -65,7 +65,8 @@ class Recorder:
             loop writes the first, the writing thread the second.
 
     Attributes:
-        chore: Runs on the writing thread every minute, if the database answers.
+        chore: Runs on the writing thread every minute, if the database answers; rows are written between its
+            steps.
         trouble: Why there is no open store, for callers.
     """
 
@@ -89,7 +90,7 @@ class Recorder:
         self._log: Final = log
         self._progress: Final[FloatArray] = np.zeros(2) if progress is None else progress
         self._progress[1] = self._progress[0]  # rows offered by the worker before this one are lost
-        self.chore: Callable[[Store], None] | None = None
+        self.chore: Callable[[Store], Iterable[None]] | None = None
         self._flush_seconds: Final = flush_seconds
         self._back_off: Final = back_off_seconds
         self._offered: Final[deque[Offered]] = deque()
@@ -218,28 +219,45 @@ class Recorder:
         return min(pause, max(0.0, self._gives_up_at - monotonic())) if self._closing else pause
 
     def _round(self) -> None:
-        offered = self._progress[0]
         self._collect()
         try:
             self._store = store = self._store or self._connect()
             store.check()
-            rows = [*self._waiting.values()]
-            for start in range(0, len(rows), BATCH_ROWS):
-                self._write(store, [_written(row) for row in rows[start : start + BATCH_ROWS]])
+            self._write_waiting(store)
             if self.chore is not None and monotonic() >= self._chore_at and not self._closing:
                 self._chore_at = monotonic() + CHORE_SECONDS
-                self.chore(store)
+                for _ in self.chore(store):
+                    self._write_waiting(store)
+                    if self._closing:
+                        break
         except Exception as error:  # noqa: BLE001 the thread lives as long as the service
             self._failed(error)
         else:
-            self._progress[1] = offered
             self._observer.up(up=True)
             if self._failures:
                 self._log.info("store recovered", failures=self._failures)
             self._failures = 0
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake threads that wait for the store or for rows."""
         with self._flushed:
             self._tried = True
             self._flushed.notify_all()
+
+    def _write_waiting(self, store: Store) -> None:
+        """Write the rows offered so far.
+
+        Raises:
+            StoreUnavailable: the database does not answer; the rows wait.
+        """
+        offered = self._progress[0]
+        self._collect()
+        rows = [*self._waiting.values()]
+        for start in range(0, len(rows), BATCH_ROWS):
+            self._write(store, [_written(row) for row in rows[start : start + BATCH_ROWS]])
+        self._progress[1] = offered
+        self._notify()
 
     def _collect(self) -> None:
         """Move offered rows to the waiting ones without blocking the event loop."""

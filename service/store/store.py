@@ -7,7 +7,7 @@ an outcome, because one statement marks and reads it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from time import time
 from typing import Any, Final, Self
@@ -146,8 +146,8 @@ class Store(Database):
         except (DataError, IntegrityError, ValueError, OverflowError) as error:
             raise RowsRefused(f"the database rejects at least one of {len(rows)} predictions") from error
 
-    def purge(self, before: float) -> int:
-        """Delete units, outcomes, readings and predictions before this time; return how many predictions.
+    def purge(self, before: float) -> Iterator[None]:
+        """Delete units, outcomes, readings and predictions before this time; yield after each transaction.
 
         An outcome is deleted with its unit.
         """
@@ -156,22 +156,23 @@ class Store(Database):
             connection.execute(delete(UNITS).where(UNITS.c.predicted_at < before))
             alone = ~exists().where(same_unit(UNITS, OUTCOMES))
             connection.execute(delete(OUTCOMES).where(OUTCOMES.c.recorded_at < before, alone))
-        self.readings.purge(before)
-        deleted, start = 0, 0
+        yield
+        yield from self.readings.purge(before)
+        start, p = 0, PREDICTIONS.c
         while True:
-            chunk = select(PREDICTIONS.c.id, PREDICTIONS.c.predicted_at).where(PREDICTIONS.c.id > start)
-            chunk = chunk.order_by(PREDICTIONS.c.id).limit(PURGE_ROWS).subquery()
+            rest = select(p.id, p.predicted_at).where(p.id > start)
+            chunk = rest.order_by(p.id).limit(PURGE_ROWS).subquery().c
             with self.writing() as connection:
-                ends = select(func.max(chunk.c.id), func.max(chunk.c.predicted_at))
-                end, newest = connection.execute(ends).one()
+                end, at = connection.execute(select(func.max(chunk.id), func.max(chunk.predicted_at))).one()
                 if end is None:
-                    return deleted
-                old = PREDICTIONS.c.id.between(start, end) & (PREDICTIONS.c.predicted_at < before)
+                    return
+                old = p.id.between(start, end) & (p.predicted_at < before)
                 count = connection.execute(delete(PREDICTIONS).where(old)).rowcount
             # Rows are in order of arrival, so the rest is younger, unless a clock was ahead.
-            if not count and newest <= time():
-                return deleted
-            deleted, start = deleted + count, end
+            if not count and at <= time():
+                return
+            start = end
+            yield
 
     def fleet(self, chosen: FleetFilter, *, limit: int, after: Place | None = None) -> list[FleetRow]:
         """List the latest prediction of each chosen unit, smallest lower bound first."""

@@ -346,7 +346,7 @@ def test_a_purge_renews_the_statistics_that_postgresql_plans_by(postgres, tmp_pa
     store = Store.open(store_url(postgres.database(tmp_path.name)), [VERSION])
     store.write([row(str(unit)) for unit in range(300)])
 
-    store.purge(before=0.0)
+    [*store.purge(before=0.0)]
 
     with store.reading() as connection:
         rows = "SELECT reltuples FROM pg_class WHERE relname = 'units'"

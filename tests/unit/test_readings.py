@@ -167,7 +167,7 @@ def test_old_readings_are_deleted_in_parts(store, monkeypatch):
     append(store, request(1, 2, 3, 4, 5), at=1000.0)
     append(store, request(6), at=3000.0)
 
-    store.purge(2000.0)
+    [*store.purge(2000.0)]
 
     assert stored(store).cycles == [6]
 

@@ -347,10 +347,30 @@ def test_rows_that_cannot_be_written_at_shutdown_are_dropped_counted_and_logged(
 
 def test_chores_get_the_open_store(fake, observer):
     done = threading.Event()
-    recorder = started(fake, observer, chore=lambda store: done.set() if store is fake else None)
+    recorder = started(fake, observer, chore=lambda store: [done.set()] if store is fake else [])
 
     assert done.wait(PATIENCE)
     recorder.close(PATIENCE)
+
+
+def test_predictions_are_written_while_a_chore_runs(fake, observer):
+    begun, ended = threading.Event(), threading.Event()
+
+    def chore(_store):
+        begun.set()
+        while not ended.is_set():
+            yield
+
+    recorder = started(fake, observer, chore=chore)
+    assert begun.wait(PATIENCE)
+    recorder.offer(FD001, *answered((40.0, {"unit": "1"})))
+    store = recorder.flush(PATIENCE)
+    kept = [*fake.kept]
+    ended.set()
+    recorder.close(PATIENCE)
+
+    assert store is fake
+    assert [row[1] for row in kept] == ["1"]
 
 
 def test_no_chore_begins_while_the_service_ends(fake, observer):

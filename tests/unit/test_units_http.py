@@ -227,7 +227,7 @@ class LateStore:
         return []
 
     def purge(self, before):
-        pass
+        return []
 
     def check(self):
         pass
@@ -275,7 +275,7 @@ async def test_what_is_older_than_the_retention_is_purged(monkeypatch):
     monkeypatch.setattr(async_store, "time", lambda: 1_000_000.0)
     late, purged = LateStore(), asyncio.Event()
     loop, asked = asyncio.get_running_loop(), []
-    late.purge = lambda before: asked.append(before) or loop.call_soon_threadsafe(purged.set)
+    late.purge = lambda before: [asked.append(before), loop.call_soon_threadsafe(purged.set)]
 
     store = started(late)
 
