@@ -83,8 +83,14 @@ class Readings:
     ) -> Stretch:
         """Read the last readings up to a cycle, in the order of these columns."""
         with self._database.reading() as connection:
-            rows = _read(connection, _NEWEST, key, most=most, until=until)
-            return self._stretch(connection, rows, columns)
+            return self.read(connection, key, columns, most=most, until=until)
+
+    def read(
+        self, connection: Connection, key: UnitKey, columns: tuple[str, ...], *, most: int, until: int
+    ) -> Stretch:
+        """Read what `newest` reads, as this transaction sees it."""
+        rows = _read(connection, _NEWEST, key, most=most, until=until)
+        return self._stretch(connection, rows, columns)
 
     def purge(self, before: float) -> Iterator[None]:
         """Delete readings received before this time; yield after each transaction."""

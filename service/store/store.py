@@ -192,8 +192,8 @@ class Store(Database):
         A page has at most `limit` predictions and readings of cycles before `before`.
         """
         until = LARGEST_CYCLE if before is None else before - 1
-        readings = self.readings.newest(key, columns, most=limit + 1, until=until)
         with self.reading() as connection:
+            readings = self.readings.read(connection, key, columns, most=limit + 1, until=until)
             versions = {row["id"]: dict(row) for row in _versions(connection, key.model)}
             outcome = _known_outcome(connection, key)
             # A version has one prediction per cycle: one extra row shows whether another page follows.

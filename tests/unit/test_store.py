@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from sqlalchemy import event, select, update
 
@@ -19,7 +20,7 @@ from service.store import report as reports
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.report import report
-from service.store.rows import MOST_JUDGED, FleetFilter, ModelVersion, UnitKey
+from service.store.rows import MOST_JUDGED, Append, FleetFilter, Given, ModelVersion, UnitKey
 from service.store.schema import OUTCOMES, PREDICTIONS, REVISION, UNITS
 from service.store.store import Store
 
@@ -470,6 +471,19 @@ def test_pages_of_a_history_have_every_prediction_once_also_of_versions_at_one_c
 
     assert sorted(seen) == sorted((at, name) for name, cycles in of_versions.items() for at in cycles)
     store.close()
+
+
+def test_a_unit_that_is_deleted_while_its_history_is_read_is_read_whole(store, url):
+    other, key = Store.open(url, [FD001]), UnitKey("", "fd001", "1")
+    given = Given([10], np.ones((1, 1), np.float32), lambda *_: "")
+    store.readings.append([Append(key, ("sensor",), 1, given)], at=1000.0)
+    store.write([row()])
+    event.listen(store._engine, "commit", lambda _: other.delete(key), once=True)
+
+    found = store.history(key, columns=("sensor",), limit=5, before=None)
+
+    assert (len(found.predictions), found.readings.cycles) == (1, [10])
+    other.close()
 
 
 def test_a_version_that_is_loaded_later_is_registered_with_its_first_prediction(url):
