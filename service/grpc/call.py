@@ -34,6 +34,7 @@ from service.errors import (
     TooLarge,
     listed,
     public,
+    release_frames,
     short,
     status_of,
 )
@@ -158,7 +159,8 @@ class Call:
                 self.has_started = True
                 await self._send(START)
             await self._send({"type": "http.response.body", "body": framed(message), "more_body": True})
-        except OSError:  # raised by servers, as the ASGI specification says
+        except OSError as error:  # raised by servers, as the ASGI specification says
+            release_frames(error)  # pyvoy raises the same error for all, which would keep every message
             raise Disconnected from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +30,7 @@ from service.errors import (
     TooLarge,
     UnknownRoute,
     UnsupportedMedia,
+    release_frames,
 )
 from service.http.problem import problem, read_number
 from service.labels import Route, Transport
@@ -258,10 +259,13 @@ async def _send(reply: Reply, request_id: str, method: str, receive: Receive, se
 
 async def _send_parts(stream: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
     """Send the parts of a body until the last one or a disconnect."""
-    with suppress(Disconnected, OSError), Limit(None, receive):  # a send fails after a disconnect
-        async with aclosing(stream):
-            async for part in stream:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+    try:
+        with Limit(None, receive):
+            async with aclosing(stream):
+                async for part in stream:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+    except (Disconnected, OSError) as error:  # a send fails after a disconnect
+        release_frames(error)  # pyvoy raises the same error for all, which would keep every frame
 
 
 def media_type_of(headers: Mapping[bytes, bytes]) -> bytes:

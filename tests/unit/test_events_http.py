@@ -256,9 +256,10 @@ async def service(tmp_path):
 
 
 class Caller:
-    """One request for events to the application, and what came back."""
+    """One request for events to the application, and what came back; `error`: raised with the first part."""
 
-    def __init__(self, service, method):
+    def __init__(self, service, method, error=None):
+        self._error = error
         self.left = asyncio.Event()
         self.begun = asyncio.Event()
         self.sent = []
@@ -276,6 +277,8 @@ class Caller:
         self.sent.append(message)
         if message.get("body"):
             self.begun.set()
+            if self._error is not None:
+                raise self._error
 
 
 async def test_a_stream_has_no_length_and_ends_when_its_caller_leaves(service):
@@ -289,6 +292,14 @@ async def test_a_stream_has_no_length_and_ends_when_its_caller_leaves(service):
     headers = dict(caller.sent[0]["headers"])
     assert headers[b"content-type"] == b"text/event-stream"
     assert b"content-length" not in headers
+
+
+async def test_a_server_that_raises_one_error_for_all_who_leave_keeps_none_of_their_streams(service):
+    error = ConnectionResetError()
+    for _ in range(3):
+        await asyncio.wait_for(Caller(service, "GET", error).answer, SECONDS)
+
+    assert error.__traceback__ is None
 
 
 async def test_head_of_a_stream_is_answered_at_once_without_a_body(service):

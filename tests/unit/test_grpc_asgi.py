@@ -301,7 +301,8 @@ async def test_metadata_that_is_not_utf8_is_the_callers_error(service):
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_caller_that_leaves_before_its_answer_is_written_is_no_error(app):
+async def leave(app, error):
+    """Call a method and be gone when it answers: the server raises this error. Return what was sent."""
     events = [{"type": "http.request", "body": framed(b"ping"), "more_body": True}]
     sent = []
 
@@ -311,9 +312,20 @@ async def test_a_caller_that_leaves_before_its_answer_is_written_is_no_error(app
     async def send(message):
         sent.append(message["type"])
         if message["type"] == "http.response.body":
-            raise ConnectionResetError("the client disconnected")
+            raise error
 
     scope = {"type": "http", "http_version": "2", "method": "POST", "path": "Echo"}
     await app(scope | {"headers": [(b"content-type", b"application/grpc")]}, receive, send)
+    return sent
 
-    assert sent == ["http.response.start", "http.response.body"]
+
+async def test_a_caller_that_leaves_before_its_answer_is_written_is_no_error(app):
+    assert await leave(app, ConnectionResetError()) == ["http.response.start", "http.response.body"]
+
+
+async def test_a_server_that_raises_one_error_for_all_who_leave_keeps_none_of_their_messages(app):
+    error = ConnectionResetError()
+    for _ in range(3):
+        await leave(app, error)
+
+    assert error.__traceback__ is None
