@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from model.domain import LARGEST_CYCLE, FloatArray
 from service.core.ports import Slots
@@ -132,21 +132,33 @@ class AsyncStore:
         if self._asking >= MOST_QUESTIONS:
             raise Overloaded(f"{self._asking} queries wait for the store, its maximum; try again later")
 
+        is_wanted = True
+
         def ask() -> T:
+            if not is_wanted:
+                raise DeadlineExceeded  # nobody hears of it
             # An answer of this process is visible to the next query.
             store = recorder.flush(PATIENCE_SECONDS)
             if store is None:
                 raise StoreUnavailable(recorder.trouble)
             return question(store)
 
+        answer = asyncio.get_running_loop().run_in_executor(self._executor, ask)
         self._asking += 1
+        answer.add_done_callback(self._asked)
         try:
-            answer = asyncio.get_running_loop().run_in_executor(self._executor, ask)
-            return await asyncio.wait_for(answer, self._timeout_seconds)
-        except TimeoutError:
-            raise DeadlineExceeded(f"the store did not answer within {self._timeout_seconds:g} s") from None
+            done, _ = await asyncio.wait({answer}, timeout=self._timeout_seconds)
         finally:
-            self._asking -= 1
+            is_wanted = False
+        if not done:
+            raise DeadlineExceeded(f"the store did not answer within {self._timeout_seconds:g} s")
+        return answer.result()
+
+    def _asked(self, answer: asyncio.Future[Any]) -> None:
+        """Count a query that is through: one whose caller has left waits too, while the database hangs."""
+        self._asking -= 1
+        if not answer.cancelled():
+            answer.exception()  # else the event loop would log an error that no caller waits for
 
     async def history(
         self,

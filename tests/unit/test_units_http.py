@@ -271,6 +271,27 @@ async def test_while_too_many_questions_wait_for_the_database_a_further_one_is_r
     await asking.close(20)
 
 
+async def test_questions_whose_callers_have_left_do_not_gather_while_the_database_hangs(monkeypatch):
+    monkeypatch.setattr(async_store, "THREADS", 1)
+    monkeypatch.setattr(async_store, "MOST_QUESTIONS", 3)
+    asking, answers, asked = started(LateStore()), threading.Event(), []
+    hanging = asyncio.ensure_future(asking.ask(lambda _: answers.wait(20)))
+    for _ in range(2):
+        leaving = asyncio.ensure_future(asking.ask(asked.append))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+
+    with pytest.raises(Overloaded, match="3 queries wait"):
+        await asking.ask(asked.append)
+
+    answers.set()
+    assert await hanging
+    assert await asking.ask(lambda _: "answered") == "answered"
+    assert asked == []
+    await asking.close(20)
+
+
 async def test_what_is_older_than_the_retention_is_purged(monkeypatch):
     monkeypatch.setattr(async_store, "time", lambda: 1_000_000.0)
     late, purged = LateStore(), asyncio.Event()
