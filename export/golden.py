@@ -174,7 +174,10 @@ def _distance(got: FloatArray, expected: FloatArray) -> FloatArray:
 def _check_columns(readings: FloatArray, manifest: Manifest) -> None:
     """Check that readings are in each column's training range, to detect exchanged columns."""
     low, high = (np.array([getattr(c, end) for c in manifest.columns]) for end in ("low", "high"))
-    margin = (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
+    # A column that is nearly always the same has a range of one value, and noise from its few others.
+    deviation = np.max([regime.standard_deviation for regime in manifest.regimes], axis=0)
+    noise = deviation * np.array(manifest.degradation.noise)
+    margin = (high - low) + 3.0 * noise + 1e-5 * np.maximum(np.abs(low), np.abs(high))
     outside = (readings < low - margin) | (readings > high + margin)
     share = outside.sum(axis=(0, 1)) / np.maximum((~np.isnan(readings)).sum(axis=(0, 1)), 1)
     if share.max() > OUTSIDE:

@@ -32,6 +32,8 @@ GOLDEN_WINDOWS: Final = 16
 GOLDEN_SEED: Final = 7
 SENSOR_BITS: Final = 14
 """Four significant digits."""
+MOST_ROUNDED: Final = 0.01
+"""Maximum rounding of a simulated reading, as a share of its column's range."""
 
 
 def export_bundle(
@@ -111,7 +113,8 @@ def metadata_of(manifest: Manifest) -> dict[str, str]:
 def golden_windows(session: Session, manifest: Manifest) -> Golden:
     """Simulate windows, some with missing readings, and record the graph's answers."""
     windows = simulated_windows(manifest, count=GOLDEN_WINDOWS, seed=GOLDEN_SEED)
-    readings, last_cycle = _to_digits_of_sensors(windows.readings), windows.last_cycle
+    widths = np.array([column.high - column.low for column in manifest.columns])
+    readings, last_cycle = _to_digits_of_sensors(windows.readings, widths), windows.last_cycle
     rng = np.random.default_rng(GOLDEN_SEED)
     readings[3, :, -1] = np.nan
     readings[7][rng.random(readings[7].shape) < 0.1] = np.nan
@@ -120,10 +123,14 @@ def golden_windows(session: Session, manifest: Manifest) -> Golden:
     return Golden(readings, windows.lengths, last_cycle, rounded(expected, cap=manifest.cap))
 
 
-def _to_digits_of_sensors(readings: FloatArray) -> FloatArray:
-    """Round simulated readings to `SENSOR_BITS` binary digits, as many as a sensor gives."""
+def _to_digits_of_sensors(readings: FloatArray, widths: FloatArray) -> FloatArray:
+    """Round simulated readings to `SENSOR_BITS` binary digits, as many as a sensor gives.
+
+    Readings of a column whose training range [F] is narrow beside that rounding stay as they are.
+    """
     mantissa, exponent = np.frexp(readings)
-    return np.ldexp(np.rint(np.ldexp(mantissa, SENSOR_BITS)), exponent - SENSOR_BITS)
+    few = np.ldexp(np.rint(np.ldexp(mantissa, SENSOR_BITS)), exponent - SENSOR_BITS)
+    return np.where(np.abs(few - readings) <= MOST_ROUNDED * widths, few, readings)
 
 
 def _reopened(model: Path, manifest: Manifest) -> Session:

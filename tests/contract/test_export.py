@@ -16,7 +16,7 @@ from export.seal import SUMS, read_bundle
 from export.session import open_bundle
 from model.checkpoint import Checkpoint
 from tests.commands import rul
-from tests.tiny_bundle import make_tiny_bundle
+from tests.tiny_bundle import make_tiny_bundle, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -108,6 +108,21 @@ def test_units_that_last_thousands_of_cycles_have_a_bundle_that_keeps_its_promis
 
     session, manifest = open_bundle(BundleFolder(tmp_path / "long"))
     golden = read_bundle(BundleFolder(tmp_path / "long")).golden
+    findings = [*measure_promises(session, manifest), *replay(golden, answers_of(session, golden), manifest)]
+    assert [each for each in findings if not each.kept] == []
+
+
+@pytest.mark.parametrize("values", [(1.1, 1.1), (3.0, 4.0), (5e9, 5e9 + 512.0)])
+def test_a_nearly_constant_column_leaves_a_bundle_that_opens(tmp_path, monkeypatch, values):
+    units = pumps(units=40, seed=11)
+    for unit in units:
+        unit.readings[:, -1] = values[0]
+    units[0].readings[9, -1] = values[1]
+    monkeypatch.setattr("tests.tiny_bundle.pumps", lambda **_: units)
+
+    session, manifest = open_bundle(BundleFolder(make_tiny_bundle(tmp_path)))
+
+    golden = read_bundle(BundleFolder(tmp_path / "tiny")).golden
     findings = [*measure_promises(session, manifest), *replay(golden, answers_of(session, golden), manifest)]
     assert [each for each in findings if not each.kept] == []
 
