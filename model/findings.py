@@ -267,16 +267,16 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
             f"context = {fleet.context}: expected at most {longest:g}, the longest life of a failed unit; "
             f"{context} suits these lives",
         )
-    elif fleet.context > median:
+    elif fleet.context > max(median, context):
         text = f"context = {fleet.context} is above the median life of {median:g} cycles; {context} suits it"
         yield Finding("warning", text)
-    if facts.start > LATE_START * median:
+    if facts.start > max(1.0, LATE_START * median):
         text = (
             f"the first readings stand at cycle {facts.start:g}, and the model reads the age: number the "
             "cycles of each unit from the start of its life, or leave out the key cycle"
         )
         yield Finding("warning", text)
-    if fleet.cap > median:
+    if fleet.cap > max(median, cap):
         text = f"cap = {fleet.cap:g} is above the median life of {median:g} cycles; {cap:g} suits it"
         yield Finding("warning", text)
     elif fleet.cap < 0.1 * median:

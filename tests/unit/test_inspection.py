@@ -55,6 +55,13 @@ def each_row(change):
     return changed
 
 
+def first_cycles(last):
+    """Keep the header and the rows up to a cycle."""
+    return lambda text: "\n".join(
+        row for i, row in enumerate(text.splitlines()) if i == 0 or int(row.split(",")[1]) <= last
+    )
+
+
 def with_column(text, header, value):
     """Add a column whose cells are `value(unit, cycle, life)`."""
     first, *rows = text.splitlines()
@@ -215,6 +222,16 @@ def test_a_context_and_a_cap_above_most_lives_are_warned_of(inspected):
         "context = 75",
         "cap = 100",
     ]
+
+
+def test_what_is_suggested_for_lives_of_two_cycles_is_not_warned_of(inspected):
+    fleet = replace(PUMPS, cap=4.0, context=2, horizons=(1, 2), critical_below=1.0, degrading_below=3.0)
+
+    facts, found = inspected(fleet, change=first_cycles(2))
+
+    assert facts.suggested is not None
+    assert (facts.suggested.cap, facts.suggested.context) == (4.0, 2)
+    assert not [text for text in lines(found, "warning") if "cap" in text or "first readings" in text]
 
 
 def test_a_cap_of_hardly_any_life_is_noted(inspected):
