@@ -125,15 +125,13 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
         "rmse_below_cap": root_of(mean(np.square(error), below)),
         "mae": mean(np.abs(error)),
         "bias": mean(error),
-        "score": mean(_penalty(error)),
+        **({"score": mean(_penalty(error))} if has_nasa_score(cap) else {}),
         "coverage": mean(covered),
         "coverage_below_cap": mean(covered, below),
         "width": mean(width),
     }
     if not below.any():
         del of_windows["rmse_below_cap"], of_windows["coverage_below_cap"]
-    if not has_nasa_score(cap):
-        del of_windows["score"]
     return bootstrapped(of_windows, answered.unit)
 
 
