@@ -54,7 +54,8 @@ def extreme_readings(whole: FloatArray) -> FloatArray:
     extreme[10, ::3] = 1e30
     extreme[11, ::2] *= -1
     extreme[12, :, 0] = np.inf
-    extreme[13] *= 1e6
+    with np.errstate(over="ignore"):
+        extreme[13] *= 1e6
     extreme[14] *= 1e-6
     extreme[15] = whole[::-1]
     return extreme

@@ -57,7 +57,8 @@ def worn_readings(
     """
     deviation = np.array([regime.standard_deviation for regime in reference.regimes])  # [R, F]
     moved = WEAR * wear_direction(reference, settings) * deviation[regimes.of_readings(readings, settings)]
-    return (readings + moved).astype(np.float32)
+    with np.errstate(over="ignore"):
+        return (readings + moved).astype(np.float32)
 
 
 def measure_sensitivity(ask: Ask, windows: WindowSet, worn: FloatArray) -> Sensitivity:
