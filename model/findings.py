@@ -20,12 +20,14 @@ from model.domain import InvalidData, Trajectory
 from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
 from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection, inspect_rows
 from model.readers import read_rows
-from model.screen import digits_apart, number_table, say, tell
+from model.screen import digits_apart, number_table, percent, say, tell
 
 Level = Literal["error", "warning", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "note")
 NEARLY_CONSTANT: Final = 0.995
 """A column with this share of equal readings is nearly constant."""
+COARSE: Final = 0.01
+"""Rounding by float32, as a share of a column's range, from which wear is lost."""
 MANY: Final = 0.001
 """Share of outliers among a column's readings from which they are a warning."""
 LATE_START: Final = 0.1
@@ -231,11 +233,10 @@ def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:
             f"{bound.reach_nearby} reach {bound.nearby:g}",
         )
     elif facts.failed and bound.missed * 2 > facts.units:
-        text = f"[failure] {shown}: {bound.missed} of {facts.units} units never reach it"
-        yield Finding("warning", text)
+        yield Finding("warning", f"[failure] {shown}: {bound.missed} of {facts.units} units never reach it")
     if bound.begins_beyond:
-        text = f"[failure] {shown}: {_named(bound.begins_beyond)} beyond it at the first reading"
-        yield Finding("warning", text)
+        units = _named(bound.begins_beyond)
+        yield Finding("warning", f"[failure] {shown}: {units} beyond it at the first reading")
     if bound.goes_on >= 1:
         yield Finding(
             "note",
@@ -319,11 +320,15 @@ def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator
     if column.commonest >= NEARLY_CONSTANT:
         level: Level = "warning" if column.role == "sensor" else "note"
         yield Finding(
-            level, f"{table} {name} is {column.median:g} in {_percent(column.commonest)} of its readings"
+            level, f"{table} {name} is {column.median:g} in {percent(column.commonest)} of its readings"
         )
+    if column.rounded > COARSE:
+        share = percent(min(column.rounded, 1.0))
+        text = f"float32 rounds it by up to {share} of its range: subtract {column.median:g}, in requests too"
+        yield Finding("warning", f"{table} {name}: {text}")
     if column.missing > 0:
         level = "warning" if column.missing > fleet.max_missing_fraction else "note"
-        yield Finding(level, f"{table} {name}: {_percent(column.missing)} of the readings are missing")
+        yield Finding(level, f"{table} {name}: {percent(column.missing)} of the readings are missing")
     if column.outliers:
         what = f"{_count(column.outliers, 'outlier')} far from {column.low:g} .. {column.high:g}"
         code = "" if column.code is None else f", most are {column.code:g}: a code for missing?"
@@ -344,7 +349,3 @@ def _named(units: Sequence[str]) -> str:
 
 def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _percent(share: float) -> str:
-    return "100 %" if share == 1 else f"{max(0.1, min(100 * share, 99.9)):.1f} %"

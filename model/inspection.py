@@ -49,6 +49,7 @@ class ColumnFacts:
     farthest: float  # Distance of the farthest outlier from the median, in widths of low..high; 0 without one
     outlier: str  # Unit and cycle of the first outlier; empty without one
     code: float | None  # Value of most outliers, as a code for "missing" would be; None: they differ
+    rounded: float  # Largest rounding of a reading by float32, as a share of the range of all
     repeats: str | None  # "RUL" or "cycle" if the column holds the answer or the unit's age
 
 
@@ -116,8 +117,8 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
     failed = [each for each in trajectories if each.failed]
     windows = [(each, ReadingsByCycle([each], context=fleet.context).lengths) for each in trajectories]
     lives = life_quantiles(failed)
-    names = zip(fleet.schema.columns, kept.readings.T, strict=True)
     repeated = repeated_truths(failed, columns=len(fleet.schema))
+    each_column = zip(fleet.schema.columns, kept.readings.T, rows.rounding(fleet), repeated, strict=True)
     end = None if fleet.failure is not None else _end(trajectories, fleet)
     of_units = {kept.units[kept.unit[unit[0]]]: unit for unit in kept.of_units()}
     values = {name: kept.failure[unit] for name, unit in of_units.items()}
@@ -137,8 +138,8 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         anew=sum(int((n[1:] == 1).sum()) for _, n in windows) / max(1, sum(len(n) - 1 for _, n in windows)),
         window=max((_longest(*each, fleet) for each in windows if each[0].failed), default=0),
         columns=tuple(
-            column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)
-            for (column, readings), repeats in zip(names, repeated, strict=True)
+            column_facts(c.name, c.role, readings, locate=kept.cycle_of, rounded=rounded, repeats=repeats)
+            for c, readings, rounded, repeats in each_column
         ),
         ended=tuple(each.unit for each in failed),
         read=tuple(
@@ -189,6 +190,7 @@ def column_facts(
     readings: FloatArray,
     *,
     locate: Callable[[int], str] = str,
+    rounded: float = 0.0,
     repeats: str | None = None,
 ) -> ColumnFacts:
     """Compute the facts of one column, float [n] with NaN where missing; `locate` names a row.
@@ -196,10 +198,11 @@ def column_facts(
     >>> column_facts("flow", "sensor", np.array([1.0, 1.0, np.nan, 1.0])).commonest
     1.0
     """
-    known = readings[np.isfinite(readings)].astype(np.float64)
+    readings = readings.astype(np.float64)
+    known = readings[np.isfinite(readings)]
     missing = 1.0 - len(known) / max(len(readings), 1)
     if not len(known):
-        return ColumnFacts(name, role, np.nan, np.nan, np.nan, missing, 0.0, 0, 0.0, "", None, None)
+        return ColumnFacts(name, role, np.nan, np.nan, np.nan, missing, 0.0, 0, 0.0, "", None, 0.0, None)
     low, median, high = (float(value) for value in np.quantile(known, (0.01, 0.5, 0.99)))
     counts = np.unique(known, return_counts=True)[1]
     width = high - low
@@ -217,6 +220,7 @@ def column_facts(
         farthest=max((abs(float(readings[row]) - median) / width for row in far), default=0.0),
         outlier=locate(far[0]) if far else "",
         code=_code(readings[far]),
+        rounded=rounded,
         repeats=repeats,
     )
 
@@ -252,9 +256,9 @@ def common_end(columns: Mapping[str, Sequence[FloatArray]]) -> EndFacts | None:
     """Find the column in which units end closest together; values [N] of each unit by column."""
     best, found = SHARP, None
     for name, values in columns.items():
-        known = [unit[np.isfinite(unit)] for unit in values]
+        known = [unit[np.isfinite(unit)].astype(np.float64) for unit in values]
         at = [i for i, unit in enumerate(known) if len(unit)]
-        first, last = (np.array([known[i][end] for i in at], dtype=np.float64) for end in (0, -1))
+        first, last = (np.array([known[i][end] for i in at]) for end in (0, -1))
         if len(at) < 3 or np.median(last) == np.median(first):
             continue
         change = float(np.median(last) - np.median(first))

@@ -188,6 +188,16 @@ class Rows:
         first, second = map(int, self.duplicates()[0])
         return f"{self._where(second)}: {self.cycle_of(first)}: duplicate of {self._where(first)}"
 
+    def rounding(self, fleet: Fleet) -> list[float]:
+        """Compute how far float32 rounds each column's readings, as a share of their range."""
+        shares: list[float] = []
+        for source, kept in zip(fleet.sources, self.readings.T, strict=True):
+            known = np.isfinite(kept)
+            read = np.concatenate([table.numbers[source] for table in self.tables])[known]
+            width = float(np.ptp(read)) if len(read) else 0.0
+            shares.append(float(np.abs(read - kept[known]).max()) / width if width > 0 else 0.0)
+        return shares
+
     def without_duplicates(self) -> Rows:
         """Keep the first row of each unit and cycle."""
         kept = np.setdiff1d(np.arange(len(self.unit)), self.duplicates()[:, 1])

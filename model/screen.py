@@ -151,3 +151,12 @@ def _bar(steps: int, screen: Console) -> Generator[Watcher]:
 
 def _shown(check: Check) -> str:
     return "-" if math.isnan(check.held_out_rmse) else f"{check.held_out_rmse:.2f}"
+
+
+def percent(share: float) -> str:
+    """Format a share above 0; only all of it is 100 %.
+
+    >>> percent(1e-6), percent(0.9999), percent(1.0)
+    ('0.1 %', '99.9 %', '100 %')
+    """
+    return "100 %" if share == 1 else f"{max(0.1, min(100 * share, 99.9)):.1f} %"

@@ -23,6 +23,11 @@ from tests.commands import rul
 from tests.fleets import PUMP_SCHEMA, PUMPS, worn_pumps
 
 SHORT_LIVED = replace(PUMPS, cap=40.0)
+EXTRA = replace(
+    PUMPS,
+    schema=replace(PUMP_SCHEMA, columns=(replace(PUMP_SCHEMA.columns[1], name="extra"),)),
+    sources=("extra",),
+)
 WORN = replace(PUMPS, failure=FailureRule("vibration", at_least=6.0))
 
 
@@ -224,6 +229,31 @@ def test_a_context_and_a_cap_above_most_lives_are_warned_of(inspected):
     ]
 
 
+def test_readings_near_the_largest_float32_are_inspected(inspected):
+    largest = float(np.finfo(np.float32).max)
+
+    def level(_unit, cycle, life):
+        return -largest if cycle == 70 else largest * (0.8 + 0.2 * cycle / life)
+
+    facts, found = inspected(EXTRA, change=lambda text: with_column(text, "extra", level))
+
+    assert facts.columns[-1].code == -largest
+    assert any(
+        "outliers far from" in text and "a code for missing?" in text for text in lines(found, "warning")
+    )
+
+
+@pytest.mark.parametrize(("offset", "said"), [(1.7e9, "100 %"), (1e8, "10.1 %"), (1e6, None), (1e-30, None)])
+def test_wear_that_float32_would_round_away_is_warned_of(inspected, offset, said):
+    _, found = inspected(
+        EXTRA,
+        change=lambda text: with_column(text, "extra", lambda _, c, life: f"{offset + 40 * c / life:.9e}"),
+    )
+
+    said_so = [text for text in lines(found, "warning") if "float32" in text]
+    assert [said in text for text in said_so] == ([] if said is None else [True])
+
+
 def test_what_is_suggested_for_lives_of_two_cycles_is_not_warned_of(inspected):
     fleet = replace(PUMPS, cap=4.0, context=2, horizons=(1, 2), critical_below=1.0, degrading_below=3.0)
 
@@ -295,11 +325,8 @@ NOTED = ("1.6 % of the readings are missing", "1 outlier far from 0 .. 6, the fi
 
 @pytest.mark.parametrize("said", CELLS)
 def test_a_column_that_says_little_or_something_wrong_is_named(inspected, said):
-    extra = replace(PUMP_SCHEMA.columns[1], name="extra")
-    fleet = replace(PUMPS, schema=replace(PUMP_SCHEMA, columns=(extra,)), sources=("extra",))
-
     _, found = inspected(
-        fleet, change=lambda text: with_column(text, "extra", lambda u, c, life: CELLS[said](u, c))
+        EXTRA, change=lambda text: with_column(text, "extra", lambda u, c, life: CELLS[said](u, c))
     )
 
     (level,) = (each.level for each in found if said in each.text)
