@@ -114,7 +114,7 @@ def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:
         unit = table.labels[code]
         if unit in found:
             raise InvalidData(f"{table.locate(row)}: unit {unit} has a RUL already")
-        found[unit] = _checked(rul, f"{table.locate(row)}, column 'rul'")
+        found[unit] = _checked(rul, f"{rul:g}", f"{table.locate(row)}, column 'rul'")
     for name, missing in (
         ("the file has no RUL for", [unit for unit in units if unit not in found]),
         ("the data has no", sorted(found.keys() - set(units))),
@@ -170,7 +170,7 @@ def _one_a_line(path: Path, units: Sequence[str]) -> dict[str, float]:
             f"unit {second}: give a CSV with the columns unit and rul"
         )
     return {
-        unit: _checked(_number(text), f"{path}: line {n}")
+        unit: _checked(_number(text), repr(text[:40]), f"{path}: line {n}")
         for unit, (n, text) in zip(units, numbers, strict=True)
     }
 
@@ -187,7 +187,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _checked(rul: float, place: str) -> float:
+def _checked(rul: float, text: str, place: str) -> float:
     if not (math.isfinite(rul) and rul >= 0):
-        raise InvalidData(f"{place}: expected a RUL of 0 cycles or more")
+        raise InvalidData(f"{place}: expected a RUL of 0 cycles or more, got {text}")
     return rul
