@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import Column, FloatArray, IntArray, InvalidData, Role, printable
+from model.domain import LARGEST_CYCLE, Column, FloatArray, IntArray, InvalidData, Role, printable
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
 from model.fleet_draft_columns import (
@@ -327,7 +327,8 @@ def _unsure(
     if unit_column == ONE_FILE_A_UNIT and files == 1:
         said.append("the unit: no column names one, so the whole file is one unit; a training needs many")
     if cycle_column is None:
-        said.append("the cycle: no column of whole numbers rises in each unit, so rows are counted")
+        text = f"the cycle: no column of whole numbers up to {LARGEST_CYCLE} rises in each unit"
+        said.append(f"{text}, so rows are counted")
     if not any(column.role == "setting" for column in columns):
         said.append("settings: no column has few levels without a trend, so all are sensors")
     return tuple(said)

@@ -169,6 +169,15 @@ def test_a_column_of_time_that_numbers_no_cycles_is_left_out(tmp_path, times, cy
     assert draft.left_out == (left_out,)
 
 
+def test_cycles_above_the_largest_number_are_not_guessed_and_the_limit_is_said(tmp_path):
+    table = [(1 + n // 30, 10**9 + n % 30, n * n % 53 + 0.5) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow"))])
+
+    assert draft.cycle_column is None
+    assert any("whole numbers up to 16777216 rises in each unit" in said for said in draft.unsure)
+
+
 def test_whole_readings_below_sixty_under_the_name_of_a_time_stay_readings(tmp_path):
     table = [(1 + n // 30, 1 + n % 30, n * n % 53) for n in range(90)]
 
