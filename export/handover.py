@@ -32,8 +32,8 @@ GOLDEN_WINDOWS: Final = 16
 GOLDEN_SEED: Final = 7
 SENSOR_BITS: Final = 14
 """Four significant digits."""
-MOST_ROUNDED: Final = 0.01
-"""Maximum rounding of a simulated reading, as a share of its column's range."""
+MOST_ROUNDED: Final = 0.5
+"""Maximum rounding of a simulated reading, as a share of the range of its column in training."""
 
 
 def export_bundle(
