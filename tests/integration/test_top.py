@@ -8,13 +8,17 @@ import re
 import select
 import signal
 import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from service.proto import rul_v1_pb2 as pb
 from tests.environments import clean_environment
-from tests.integration.conftest import KEY, RUL, rul
+from tests.integration.conftest import KEY, RUL, Server, rul
 
 SECONDS = 60
 LEAVE_SCREEN = b"\x1b[?1049l"
@@ -28,19 +32,44 @@ TERMINAL = {"COLUMNS": "120", "LINES": "60", "TERM": "xterm"}
 rul_top = partial(rul, "top", **TERMINAL)
 
 
-def test_requests_between_two_scrapes_are_shown(server, http, stub, windows):
-    watching = subprocess.Popen(
-        command(server.http, "--once", "--interval", 1),
-        env=clean_environment(**TERMINAL),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    while watching.poll() is None:
-        assert http.post("/v1/predict", json={"windows": [windows[0].json()]}).status_code == 200
-        stub.Predict(pb.PredictRequest(windows=[windows[0].message()]))
-    shown, _ = watching.communicate(timeout=SECONDS)
+@contextmanager
+def relay(server: Server, before: Callable[[], None]) -> Iterator[str]:
+    """Pass requests on to the service, each scrape after this call: what it asks lies between two scrapes."""
 
-    assert watching.returncode == 0
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.path == "/metrics":
+                before()
+            answer = server.ask("GET", self.path)
+            self.send_response(answer.status_code)
+            self.send_header("content-type", answer.headers["content-type"])
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def log_message(self, *_args):
+            """Nothing to say."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_port}"
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+def test_requests_between_two_scrapes_are_shown(server, http, stub, windows):
+    def predict() -> None:
+        for _ in range(20):
+            assert http.post("/v1/predict", json={"windows": [windows[0].json()]}).status_code == 200
+            stub.Predict(pb.PredictRequest(windows=[windows[0].message()]))
+
+    with relay(server, predict) as url:
+        done = rul_top(url, "--once", "--interval", 0.1)
+
+    shown = done.stdout
+    assert done.returncode == 0, done.stderr
     for protocol in ("http", "grpc"):
         row = re.search(rf"^{protocol} +([\d.,]+) +(\S+) +([\d.,]+) +([\d.,]+)", shown, re.MULTILINE)
         assert row is not None, shown
