@@ -52,15 +52,14 @@ async def beats_until_hung(heartbeat, between=lambda: None, *, most=2 * BEATS * 
 
 @pytest.mark.parametrize(("reply", "beats"), [("", BEATS), (LOOP, None)])
 async def test_a_worker_that_only_a_restart_helps_hangs_after_the_limit(short_path, account, reply, beats):
-    replies = iter([LOOP])
-
     async def beat():
-        return next(replies, reply)
+        return LOOP if heartbeat._thread is None else reply
 
     control = Control({"beat": beat})
     await control.open(short_path / "worker")
     heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=0.8)
-    await heartbeat.beat()
+    while heartbeat._thread is None:
+        await heartbeat.beat()
 
     assert await beats_until_hung(heartbeat, most=BEATS) == beats
     control.close()
@@ -71,13 +70,14 @@ async def test_a_worker_that_hangs_soon_after_it_listens_hangs_after_the_limit(s
     asked = count()
 
     async def answer(_reader, writer):
-        if next(asked) > 0:  # it hangs after its second connection, the first that it answers
+        if next(asked) % 2:  # it answers its second connection, and after a late beat the fourth
             writer.write(f"{LOOP}\n".encode())
-            server.close()
         writer.close()
 
     server = await asyncio.start_unix_server(answer, short_path / "worker")
-    await heartbeat.beat()
+    while heartbeat._thread is None:
+        await heartbeat.beat()
+    server.close()
 
     assert await beats_until_hung(heartbeat, most=BEATS) == BEATS
 

@@ -223,12 +223,12 @@ async def test_a_stream_is_not_idle_while_its_reading_is_being_answered():
     runtime = FakeRuntime()
     runtime.gate.clear()
 
-    async with in_process(runtime, stream_idle_seconds=0.01) as service, calling(service) as caller:
+    async with in_process(runtime, stream_idle_seconds=0.3) as service, calling(service) as caller:
         await opened(caller)
         caller.send(reading(33.0), CLOSE)
         await until(runtime.entered.is_set)
         passed = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.05, passed.set)
+        asyncio.get_running_loop().call_later(0.5, passed.set)
         await passed.wait()
         runtime.gate.set()
         (answer,) = await caller.rest()
@@ -319,7 +319,7 @@ async def test_a_caller_who_leaves_takes_its_stream_and_its_window_with_it(in_fl
 
 
 async def test_a_stream_that_ends_by_its_callers_deadline_is_no_fault_of_the_service():
-    async with in_process() as service, calling(service, metadata=[("grpc-timeout", "100m")]) as caller:
+    async with in_process() as service, calling(service, metadata=[("grpc-timeout", "1S")]) as caller:
         await opened(caller)
         assert await caller.rest() == []
 
