@@ -76,11 +76,13 @@ def test_both_replicas_list_the_same_units(both, devices):
     def listed() -> list[dict]:
         return [each.get("/v1/units").raise_for_status().json() for each in both]
 
-    known = {unit.unit for unit in devices.units}
-    wait_until(lambda: known <= {unit["unit"] for unit in listed()[0]["units"]}, PATIENCE_SECONDS)
+    def are_same() -> bool:
+        """Whether the lists are equal; a prediction may be written between two reads."""
+        first, second = listed()
+        return first == second and known <= {unit["unit"] for unit in first["units"]}
 
-    first, second = listed()
-    assert first == second
+    known = {unit.unit for unit in devices.units}
+    wait_until(are_same, PATIENCE_SECONDS, what="equal lists")
 
 
 def test_an_outcome_that_one_replica_took_is_unchanged_or_a_conflict_at_the_other(both, devices):
