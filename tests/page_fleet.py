@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import httpx
@@ -31,14 +32,14 @@ def fill(base: str, *, units: int, earlier: tuple[int, ...] = EARLIER) -> None:
             ]
             for start in range(0, units, A_REQUEST):
                 predict(client, windows[start : start + A_REQUEST])
-        # Another worker may write the predictions of this one.
-        wait_until(lambda: stored(client) >= units, SECONDS, what="stored predictions")
+        # A later one would change the fleet while a test looks at it, or be judged too late.
+        wait_until(lambda: written(client) == units * len(earlier), SECONDS, what="stored predictions")
 
 
-def stored(client: httpx.Client) -> int:
-    """Return the number of running units."""
-    found: int = client.get("/v1/units", params={"limit": 1}).json()["summary"]["units"]
-    return found
+def written(client: httpx.Client) -> int:
+    """Return the number of predictions that all workers have written."""
+    found = re.search(r'^rul_store_rows_total\{kind="prediction"\} (\S+)$', client.get("/metrics").text, re.M)
+    return int(float(found[1])) if found else 0
 
 
 def window(number: int, life: Any, end: int) -> dict[str, Any]:
