@@ -20,7 +20,7 @@ DECODABLE = {b"/v1/units/%C3%A9%2F%F0%9F%92%A5": 404, b"/livez?a=%c3%a9": 200, b
 
 def asked(server, target: bytes, headers: bytes = b"", method: bytes = b"GET") -> tuple[int, str, bytes]:
     """Status, media type and body of the answer to a request that no client would send."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS) as connection:
         head = b"host: localhost\r\nconnection: close\r\ncontent-length: 0\r\n"
         connection.sendall(b"%s %s HTTP/1.1\r\n%s%s\r\n" % (method, target, head, headers))
         response = HTTPResponse(connection)

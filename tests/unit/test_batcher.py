@@ -522,7 +522,7 @@ def test_padding_is_nan_and_lengths_say_where_it_begins():
 
 async def test_real_threads_run_side_by_side():
     runtime, observer = FakeRuntime(), FakeObserver()
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=60)
     run = runtime.run
 
     def run_together(readings, lengths, last_cycle):

@@ -257,7 +257,7 @@ def test_of_two_predictions_of_a_cycle_the_newer_is_kept_with_its_explanation(st
 
 
 def test_connections_that_make_a_new_database_together_wait_for_each_other(tmp_path):
-    meeting = threading.Barrier(4, timeout=10)
+    meeting = threading.Barrier(4, timeout=60)
 
     def connect(engine):
         meeting.wait()
