@@ -49,9 +49,10 @@ SMALL = {
     "max_body_bytes": 100_000,
     "max_window_cycles": 1000,
     "max_streams": 100,
+    "request_timeout_seconds": 60.0,
     "log_sample": 0.0,
 }
-"""Low limits that a test can reach."""
+"""Low limits that a test can reach, and more time for a request than a busy machine needs to open a store."""
 
 
 class SlowRuntime(FakeRuntime):
