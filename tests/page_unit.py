@@ -8,6 +8,7 @@ import httpx
 from playwright.sync_api import Page
 
 from tests.browser import Visit
+from tests.ingesting import settled
 
 
 def lives(client: httpx.Client, unit: str, *, seed: int, share: float) -> None:
@@ -26,7 +27,7 @@ def lives(client: httpx.Client, unit: str, *, seed: int, share: float) -> None:
     asked = {"model": "fd001", "windows": windows, "explain": "none"}
     client.post("/v1/predict", json=asked).raise_for_status()
     body = {"model": "fd001", "cycles": cycles, "columns": columns}
-    client.post(f"/v1/units/{quote(unit, safe='')}/cycles", json=body).raise_for_status()
+    settled(client, "POST", f"/v1/units/{quote(unit, safe='')}/cycles", json=body)
 
 
 def show(opened: Visit, unit: str, *, query: str = "") -> Page:
