@@ -59,7 +59,7 @@ def kill_a_worker(service):
     """Kill one, and wait for the worker that takes its place."""
     victim = workers_of(service)[0]
     victim.kill()
-    wait_until(lambda: not victim.is_running(), 10, what="the end of the worker")
+    wait_until(lambda: not victim.is_running(), 60, what="the end of the worker")
     wait_until(lambda: "rul_workers 2.0" in get(service, "/metrics").text, 60, what="the new worker")
 
 

@@ -41,7 +41,7 @@ class Prometheus:
     """The HTTP API of a running Prometheus."""
 
     def __init__(self, url: str) -> None:
-        self._client = httpx.Client(base_url=url, timeout=5, trust_env=False)
+        self._client = httpx.Client(base_url=url, timeout=ANSWER_SECONDS, trust_env=False)
 
     def get(self, path: str, **parameters: str) -> Any:
         reply = self._client.get(f"/api/v1/{path}", params=parameters)

@@ -115,7 +115,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
     pasted(renew, folder)
     pasted(BLOCKS[3], folder)
 
-    wait_until(lambda: shown() != before, 20, what="the new certificate")
+    wait_until(lambda: shown() != before, 60, what="the new certificate")
     assert secure.process.poll() is None
 
 

@@ -19,6 +19,7 @@ from tests.integration.conftest import FRONT_ENDS, Server, await_workers, metric
 from tests.waiting import wait_until
 
 REQUESTS = 200
+PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +122,13 @@ def test_both_workers_answer_and_a_scrape_of_either_counts_both(server, query):
     assert all(after[pid] > busy[pid] for pid in busy)
     wait_until(
         lambda: metric(server, "rul_request_duration_seconds_count", **labels) >= before + REQUESTS,
-        10,
+        PATIENCE,
         what="the counts of both workers",
     )
     assert metric(server, "rul_request_duration_seconds_count", **labels) == before + REQUESTS
     assert metric(server, "rul_requests_total", code="200", **labels) - before == REQUESTS
     # The scrape itself, once the other worker has said that it has nothing left to do.
-    wait_until(lambda: metric(server, "rul_inflight_requests") == 1, 10, what="the end of every request")
+    wait_until(lambda: metric(server, "rul_inflight_requests") == 1, PATIENCE, what="the end of every request")
 
 
 def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker_drains(
@@ -137,17 +138,17 @@ def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker
         labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
         asyncio.run(ask(server, query, 20))
         # A worker that is not scraped shows what it has counted a moment later.
-        wait_until(lambda: metric(server, "rul_requests_total", **labels) == 20, 10, what="the first counts")
+        wait_until(lambda: metric(server, "rul_requests_total", **labels) == 20, PATIENCE, what="the first counts")
         other, victim = workers_of(server)
 
         os.kill(victim.pid, signal.SIGKILL)
-        wait_until(lambda: not victim.is_running(), 10, what="the end of the worker")
+        wait_until(lambda: not victim.is_running(), PATIENCE, what="the end of the worker")
 
         ready = metric(server, "rul_workers")
         assert ready == 1 or workers_of(server) != [other], "a dead worker counts, and none replaces it yet"
         assert asyncio.run(ask(server, query, 20)) == [200] * 20
         await_workers(server, 2)
-        wait_until(lambda: metric(server, "rul_requests_total", **labels) >= 40, 10, what="the other counts")
+        wait_until(lambda: metric(server, "rul_requests_total", **labels) >= 40, PATIENCE, what="the other counts")
         assert metric(server, "rul_requests_total", **labels) == 40
         assert other.is_running()
         (stopped,) = [json.loads(line) for line in server.output().splitlines() if '"worker stopped"' in line]
@@ -167,7 +168,7 @@ def test_a_worker_restarts_with_the_bundle_of_the_others_after_its_files_have_ch
 
         for victim in workers_of(server):
             os.kill(victim.pid, signal.SIGKILL)
-            wait_until(lambda victim=victim: not victim.is_running(), 10, what="the end of the worker")
+            wait_until(lambda victim=victim: not victim.is_running(), PATIENCE, what="the end of the worker")
             await_workers(server, 2)
         (after,) = models_of(server)
 
@@ -181,10 +182,10 @@ def models_of(server: Server) -> list[dict[str, object]]:
 def test_a_worker_that_restarts_as_the_service_leaves_does_not_call_it_ready_again(tiny_bundle, tmp_path):
     with running(tmp_path, str(tiny_bundle.path), workers="2", lame_duck_seconds="5") as server:
         os.kill(workers_of(server)[1].pid, signal.SIGKILL)
-        wait_until(lambda: '"worker stopped"' in server.output(), 10, what="the end of the worker")
+        wait_until(lambda: '"worker stopped"' in server.output(), PATIENCE, what="the end of the worker")
 
         server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not is_ready(server), 10, what="the lame duck")
+        wait_until(lambda: not is_ready(server), PATIENCE, what="the lame duck")
         again = [is_ready(server) for _ in iter(server.process.poll, 0)]
 
     assert not any(again)
@@ -200,7 +201,7 @@ def test_a_service_is_ready_with_the_good_bundles_of_its_watched_folder_in_every
     settings = {"front_end": front_end, "workers": "2", "bundles_watch": str(watched)}
 
     with running(tmp_path, str(tiny_bundle.path), ready=False, **settings) as server:
-        wait_until(lambda: is_ready(server), 60, what="readiness")
+        wait_until(lambda: is_ready(server), PATIENCE, what="readiness")
         first = server.ask("GET", "/v1/models/fd002").status_code
         if front_end == "envoy":
             await_workers(server, 2)
