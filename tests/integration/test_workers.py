@@ -128,7 +128,9 @@ def test_both_workers_answer_and_a_scrape_of_either_counts_both(server, query):
     assert metric(server, "rul_request_duration_seconds_count", **labels) == before + REQUESTS
     assert metric(server, "rul_requests_total", code="200", **labels) - before == REQUESTS
     # The scrape itself, once the other worker has said that it has nothing left to do.
-    wait_until(lambda: metric(server, "rul_inflight_requests") == 1, PATIENCE, what="the end of every request")
+    wait_until(
+        lambda: metric(server, "rul_inflight_requests") == 1, PATIENCE, what="the end of every request"
+    )
 
 
 def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker_drains(
@@ -138,7 +140,9 @@ def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker
         labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
         asyncio.run(ask(server, query, 20))
         # A worker that is not scraped shows what it has counted a moment later.
-        wait_until(lambda: metric(server, "rul_requests_total", **labels) == 20, PATIENCE, what="the first counts")
+        wait_until(
+            lambda: metric(server, "rul_requests_total", **labels) == 20, PATIENCE, what="the first counts"
+        )
         other, victim = workers_of(server)
 
         os.kill(victim.pid, signal.SIGKILL)
@@ -148,7 +152,9 @@ def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker
         assert ready == 1 or workers_of(server) != [other], "a dead worker counts, and none replaces it yet"
         assert asyncio.run(ask(server, query, 20)) == [200] * 20
         await_workers(server, 2)
-        wait_until(lambda: metric(server, "rul_requests_total", **labels) >= 40, PATIENCE, what="the other counts")
+        wait_until(
+            lambda: metric(server, "rul_requests_total", **labels) >= 40, PATIENCE, what="the other counts"
+        )
         assert metric(server, "rul_requests_total", **labels) == 40
         assert other.is_running()
         (stopped,) = [json.loads(line) for line in server.output().splitlines() if '"worker stopped"' in line]
