@@ -323,9 +323,8 @@ def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator
             level, f"{table} {name} is {column.median:g} in {percent(column.commonest)} of its readings"
         )
     if column.rounded > COARSE:
-        share = percent(min(column.rounded, 1.0))
-        text = f"float32 rounds it by up to {share} of its range: subtract {column.median:g}, in requests too"
-        yield Finding("warning", f"{table} {name}: {text}")
+        text = f"float32 rounds it by up to {percent(min(column.rounded, 1.0))} of its range: subtract "
+        yield Finding("warning", f"{table} {name}: {text}{column.median:g}, in requests too")
     if column.missing > 0:
         level = "warning" if column.missing > fleet.max_missing_fraction else "note"
         yield Finding(level, f"{table} {name}: {percent(column.missing)} of the readings are missing")

@@ -194,8 +194,7 @@ class Predictor:
         if not count:
             detail = "expected at least one window, got none"
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
-        if count > self.max_request_windows:
-            self.check_count(count)
+        self.check_count(count)
         if parts is None:
             parts = await _laid_out(query.windows, model.rules)
         windows, problems = join(query.windows, parts, model.rules)
@@ -214,10 +213,8 @@ class Predictor:
         if not problems:
             return PredictReply(name, answered)
         in_order, placed = iter(answered), enumerate(units)
-        return PredictReply(
-            name,
-            [_refused(unit, i, problems[i]) if i in problems else next(in_order) for i, unit in placed],
-        )
+        every = [_refused(unit, i, problems[i]) if i in problems else next(in_order) for i, unit in placed]
+        return PredictReply(name, every)
 
     async def answer(
         self,

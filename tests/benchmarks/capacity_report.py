@@ -110,8 +110,8 @@ class Measurement(msgspec.Struct, frozen=True):
     def times(self, rounds: Iterable[Round]) -> ServiceTimes:
         """Join the batches of rounds.
 
-        CPU time of a batch beyond its last answer is work after the batch. What a round measures coarsely
-        is the median of all rounds.
+        CPU time of a batch beyond its last answer is work after the batch. Reading, arrivals and backlog are
+        medians of all rounds, because one round measures them coarsely.
         """
         kept = list(rounds)
         batches = {
