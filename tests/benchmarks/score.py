@@ -1,6 +1,9 @@
 """`rul score` beside the ceiling: the same graph in ONNX Runtime, one process per core, no other work.
 
-    python -m tests.benchmarks.score --windows 1000000 --kills 3
+    python -m tests.benchmarks.score --windows 1000000 --kills 3 --rul .venv/serve/bin/rul
+
+`--rul` is the command in the environment that users have: pyarrow imports pandas wherever it is installed,
+as it is for the tests.
 
 Ceiling and command alternate on the same cores, over simulated units and all of their windows. The ceiling
 has batches of 32, as in docs/performance.md, and also those of `rul score`. Rates are of the whole command,
@@ -35,7 +38,7 @@ from rul_client.commands.score.scorer import BATCH_WINDOWS
 from tests.benchmarks.front_ends import CEILING_BATCH, CORES, ROOT, Figures, measure_ceiling
 from tests.scoring import tree
 
-RUL = str(Path(sys.executable).with_name("rul"))
+RUL = Path(sys.executable).with_name("rul")
 UNITS_PER_FILE = 1000
 DIFFERENT_UNITS = 200
 """Number of simulated units; further units repeat them under other names."""
@@ -44,11 +47,13 @@ MIB = 2**20
 
 
 def main(
+    *,
     windows: Annotated[int, typer.Option(min=1)] = 1_000_000,
     bundle: str = "fd001",
     seconds: Annotated[int, typer.Option(min=1, help="Of each ceiling.")] = 10,
     rounds: Annotated[int, typer.Option(min=1, help="Each runs both ceilings and the command once.")] = 3,
     kills: Annotated[int, typer.Option(min=0)] = 0,
+    rul: Annotated[Path, typer.Option(help="The command; it may be of another environment.")] = RUL,
 ) -> None:
     """Measure, and print a table."""
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +67,7 @@ def main(
         for number in range(1, rounds + 1):
             bare: Figures = {}
             add_ceilings(bundle, seconds, bare)
-            took, busy, peak = scored(fleet, Path(folder) / f"out-{number}", bundle)
+            took, busy, peak = scored(rul, fleet, Path(folder) / f"out-{number}", bundle)
             add_ceilings(bundle, seconds, bare)
             rate, cells = made / took, list[str]()
             for batch in range(2):
@@ -75,8 +80,8 @@ def main(
         if kills:
             killed = Path(folder) / "killed"
             for _ in range(kills):
-                scored(fleet, killed, bundle, kill_after=took / (kills + 1))
-            scored(fleet, killed, bundle)
+                scored(rul, fleet, killed, bundle, kill_after=took / (kills + 1))
+            scored(rul, fleet, killed, bundle)
             same = tree(killed) == tree(Path(folder) / "out-1")
             print(f"killed {kills} times and continued: files {'identical' if same else 'DIFFERENT'}")
             raise typer.Exit(not same)
@@ -107,9 +112,20 @@ def add_ceilings(bundle: str, seconds: int, figures: Figures) -> None:
         measure_ceiling(bundle, seconds, figures, batch=batch)
 
 
-def scored(fleet: Path, output: Path, bundle: str, *, kill_after: float = 0) -> tuple[float, float, int]:
+def scored(
+    rul: Path, fleet: Path, output: Path, bundle: str, *, kill_after: float = 0
+) -> tuple[float, float, int]:
     """Run the command, or kill it after a time; return seconds, CPU seconds and peak bytes."""
-    command = [RUL, "score", "--bundle", bundle, "--input", str(fleet), "--output", str(output)]
+    command = [
+        str(rul.absolute()),
+        "score",
+        "--bundle",
+        bundle,
+        "--input",
+        str(fleet),
+        "--output",
+        str(output),
+    ]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start, peak = time.perf_counter(), 0
     process = subprocess.Popen(
