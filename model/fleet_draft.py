@@ -327,8 +327,8 @@ def _unsure(
     if unit_column == ONE_FILE_A_UNIT and files == 1:
         said.append("the unit: no column names one, so the whole file is one unit; a training needs many")
     if cycle_column is None:
-        text = f"the cycle: no column of whole numbers up to {LARGEST_CYCLE} rises in each unit"
-        said.append(f"{text}, so rows are counted")
+        text = f"the cycle: no column of whole numbers up to {LARGEST_CYCLE} rises in each unit by ones"
+        said.append(f"{text}, or rises and has the name of a time, so rows are counted")
     if not any(column.role == "setting" for column in columns):
         said.append("settings: no column has few levels without a trend, so all are sensors")
     return tuple(said)

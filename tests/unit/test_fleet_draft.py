@@ -175,7 +175,7 @@ def test_cycles_above_the_largest_number_are_not_guessed_and_the_limit_is_said(t
     draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow"))])
 
     assert draft.cycle_column is None
-    assert any("whole numbers up to 16777216 rises in each unit" in said for said in draft.unsure)
+    assert any("whole numbers up to 16777216 rises in each unit by ones" in said for said in draft.unsure)
 
 
 def test_whole_readings_below_sixty_under_the_name_of_a_time_stay_readings(tmp_path):
