@@ -192,9 +192,12 @@ def test_a_worker_that_restarts_as_the_service_leaves_does_not_call_it_ready_aga
 
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not is_ready(server), PATIENCE, what="the lame duck")
-        again = [is_ready(server) for _ in iter(server.process.poll, 0)]
+        again = []
+        while server.process.poll() is None:
+            again.append(is_ready(server))
 
     assert not any(again)
+    assert server.process.returncode == 0
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
