@@ -225,6 +225,7 @@ function cycleAxis(ticks) {
     size: ticks ? 24 : 0,
     gap: 2,
     font: FONT,
+    ...(ticks && { label: "cycle", labelSize: 14, labelGap: 0, labelFont: FONT }),
     values: ticks ? (_u, splits) => splits.map((at) => (Number.isInteger(at) ? at : "")) : () => [],
   };
 }

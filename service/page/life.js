@@ -85,7 +85,7 @@ function rulChart(stack, facts, state) {
     title: "Remaining useful life",
     note: `cycles, with the ${percent(prediction.interval.coverage)} interval${hasTruth ? "; dashed: truth" : ""}`,
     kind: "tall",
-    height: 210,
+    height: 224,
     ticks: true,
     cycles: past.map((one) => one.cycle),
     series,
@@ -140,9 +140,10 @@ function paintMark(u, ctx, cycle, text, stroke, line = 0) {
   ctx.font = `600 ${11 * devicePixelRatio}px system-ui, sans-serif`;
   ctx.textBaseline = "top";
   const width = ctx.measureText(text).width;
-  const room = x + width + 12 < u.bbox.left + u.bbox.width;
+  const gap = 5 * devicePixelRatio;
+  const room = x + gap + width <= u.bbox.left + u.bbox.width;
   ctx.textAlign = room ? "left" : "right";
-  ctx.fillText(text, x + (room ? 5 : -5) * devicePixelRatio, u.bbox.top + (3 + 20 * line) * devicePixelRatio);
+  ctx.fillText(text, x + (room ? gap : -gap), u.bbox.top + (3 + 20 * line) * devicePixelRatio);
 }
 
 function whyCharts(stack, facts) {
