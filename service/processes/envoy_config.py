@@ -75,9 +75,9 @@ def hide_admin(config: Config, *, socket: Path) -> None:
 
 
 def answer_old_proxies(config: Config) -> None:
-    """Accept HTTP/1.0, which nginx uses by default to servers behind it."""
+    """Accept HTTP/1.0: nginx's default to servers behind it; HAProxy's for checks, without `Host`."""
     for http in _http_managers(config):
-        http["http_protocol_options"] = {"accept_http_10": True}
+        http["http_protocol_options"] = {"accept_http_10": True, "default_host_for_http_10": "localhost"}
 
 
 def limit_slow_clients(config: Config, *, body_seconds: float, silent_seconds: float) -> None:

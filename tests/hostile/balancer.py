@@ -37,8 +37,7 @@ defaults
   timeout connect 2s
   timeout client 30s
   timeout server 30s
-  option httpchk
-  http-check send meth GET uri /readyz ver HTTP/1.1 hdr host localhost
+  option httpchk GET /readyz
   timeout check 5s
   default-server check inter 500ms fall 1 rise 1
 frontend http

@@ -38,6 +38,14 @@ def test_a_proxy_that_speaks_http_1_0_is_answered(server):
     assert b"`windows`" in answer
 
 
+def test_a_health_check_in_http_1_0_needs_no_host(server):
+    with socket.create_connection(("127.0.0.1", server.port)) as proxy:  # as HAProxy sends
+        proxy.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        answer = proxy.makefile("rb").read()
+
+    assert answer.split()[1] == b"200"
+
+
 def test_metrics_parse_as_text_and_as_openmetrics(http):
     text = http.get("/metrics")
     openmetrics = http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
