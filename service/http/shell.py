@@ -243,7 +243,7 @@ async def _send(reply: Reply, request_id: str, method: str, receive: Receive, se
     stream = reply.stream
     headers = [
         *([(b"content-type", reply.media_type)] if reply.media_type else ()),
-        *([(b"content-length", b"%d" % len(reply.body))] if stream is None else ()),
+        *([(b"content-length", b"%d" % len(reply.body))] if stream is None and reply.status != 304 else ()),
         (b"x-request-id", request_id.encode("latin-1")),
         *reply.headers,
     ]

@@ -253,4 +253,5 @@ async def test_a_copy_of_a_page_that_is_still_right_is_not_sent_again(service, f
     other = await service.http.request("GET", "/page/api.js", headers=headers)
 
     assert (again.status_code, again.content) == (304, b"")
+    assert "content-length" not in again.headers  # RFC 9110, 8.6: only that of the page is allowed
     assert other.status_code == 200
