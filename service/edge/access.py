@@ -61,11 +61,20 @@ class Credentials:
             self._seen = self._read = _state(file)
             self._reload(file)
 
-    def check(self, scope: KeyScope, authorization: str, api_key: str, *, basic: bool = False) -> Grant:
+    def check(
+        self,
+        scope: KeyScope,
+        authorization: str,
+        api_key: str,
+        *,
+        basic: bool = False,
+        asks: bool = False,
+    ) -> Grant:
         """Check the headers `authorization: Bearer KEY` and `x-api-key: KEY`; one of them is enough.
 
         With `basic`, `authorization` may also be HTTP Basic, with the key as password and any user. This is
-        only for requests that change nothing, because browsers also send it for other sites.
+        only for requests that change nothing, because browsers also send it for other sites. With `asks`, a
+        browser is to ask its user for the key.
 
         Raises:
             Unauthenticated: a key is needed, and it is missing or not valid.
@@ -81,11 +90,11 @@ class Credentials:
         given = api_key or _given(authorization, basic=basic)
         if not given:
             raise Unauthenticated(
-                "expected an API key in `authorization: Bearer KEY` or `x-api-key`, got none", basic=basic
+                "expected an API key in `authorization: Bearer KEY` or `x-api-key`, got none", basic=asks
             )
         grant = self._grants.get(digest_of(given))
         if grant is None:
-            raise Unauthenticated("the API key is not valid", basic=basic)
+            raise Unauthenticated("the API key is not valid", basic=asks)
         if scope not in grant.scopes and scope not in EVERY_KEY:
             granted = ", ".join(f"`{scope}`" for scope in GRANTABLE if scope in grant.scopes)
             detail = f"expected an API key with scope `{scope}`, got one with {granted}"

@@ -203,7 +203,8 @@ class Shell:
                     headers.get(name, b"").decode("latin-1") for name in (b"authorization", b"x-api-key")
                 ]
                 basic = endpoint.method == "GET"
-                exchange.caller = desk.credentials.check(endpoint.scope, *given, basic=basic)
+                asks = basic and headers.get(b"sec-fetch-mode") != b"cors"  # scripts have their own dialog
+                exchange.caller = desk.credentials.check(endpoint.scope, *given, basic=basic, asks=asks)
             if endpoint.needs_model:
                 exchange.admit()
             reads = endpoint.method == "POST"

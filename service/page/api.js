@@ -51,9 +51,10 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
     if (used) sent.authorization = `Bearer ${used}`;
     let response;
     try {
-      // Without credentials the browser shows no password dialog of its own at a 401.
+      // Gateways want their cookie, mutual TLS the certificate. Elsewhere browsers do not say that a script asks, and
+      // without credentials they show no password dialog of their own at a 401.
       response = await fetch(address, {
-        method, headers: sent, credentials: "omit", cache: "no-store",
+        method, headers: sent, credentials: isSecureContext ? "same-origin" : "omit", cache: "no-store",
         signal: AbortSignal.any([signal, !endless && AbortSignal.timeout(1000 * limits.answer)].filter(Boolean)),
         body: body === undefined || typeof body === "string" || body instanceof Blob ? body : JSON.stringify(body),
       });

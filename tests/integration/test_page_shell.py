@@ -62,6 +62,16 @@ def test_the_vendored_library_comes_with_its_licence(http):
     assert "MIT" in http.get("/page/vendor/uPlot.LICENSE").text
 
 
+@desktop
+def test_calls_of_the_page_carry_the_cookie_of_a_gateway(opened):
+    opened.page.context.add_cookies([{"name": "session", "value": "of-a-gateway", "url": opened.base}])
+
+    with opened.page.expect_request("**/v1/models") as call:
+        opened.go("")
+
+    assert call.value.all_headers().get("cookie") == "session=of-a-gateway"
+
+
 @each_look
 def test_an_empty_fleet_says_how_to_fill_it(opened):
     opened.go("#/?q=nothing-has-this-name")

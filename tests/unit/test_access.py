@@ -108,7 +108,7 @@ def test_a_browser_may_send_the_key_as_the_password_of_any_user_where_nothing_ch
 @pytest.mark.parametrize("sent", ["Basic", "Basic !", "Basic /w==", basic(""), "Basic " + "A" * 7])
 def test_a_basic_header_that_cannot_be_read_is_no_key(sent):
     with pytest.raises(Unauthenticated) as caught:
-        KEYS.check(KeyScope.PAGES, sent, "", basic=True)
+        KEYS.check(KeyScope.PAGES, sent, "", basic=True, asks=True)
 
     assert caught.value.basic
 
@@ -436,12 +436,13 @@ async def test_a_refusal_names_the_scope_and_asks_browsers_for_a_password_only_w
     async with in_process(keys_file=str(file)) as service:
         page = await service.http.get("/docs")
         change = await service.http.post("/v1/units/a/outcomes", json={})
+        script = await service.http.get("/v1/models", headers={"sec-fetch-mode": "cors"})
         metrics = await service.http.get("/metrics", headers={"authorization": f"Bearer {key}"})
         opened = await service.http.get("/docs", auth=("me", key))
         posted = await service.http.post("/v1/predict", auth=("me", key), json={})
 
     assert page.headers["www-authenticate"].startswith("Bearer, Basic realm=")
-    assert change.headers["www-authenticate"] == "Bearer"
+    assert [refused.headers["www-authenticate"] for refused in (change, script)] == ["Bearer"] * 2
     assert "scope `metrics`" in metrics.json()["detail"]
     assert opened.status_code == 200
     assert posted.status_code == 401
