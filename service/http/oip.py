@@ -41,6 +41,12 @@ class OipServer(msgspec.Struct, frozen=True):
     extensions: Sequence[str]
 
 
+class OipIndexRequest(msgspec.Struct):
+    """A request for the models; `ready`: only those that are ready."""
+
+    ready: bool = False
+
+
 class OipTensor(msgspec.Struct, frozen=True):
     """A tensor; -1 stands for any size."""
 
@@ -91,7 +97,7 @@ class OipHttp:
         """List the endpoints."""
         server = Operation("Name, version and extensions of the server", OipServer)
         live, ready = Operation("Liveness", errors=(500,)), Operation("Readiness", errors=(500, 503))
-        index = Operation("Every loaded model", list[Indexed])
+        index = Operation("Every loaded model", list[Indexed], body=OipIndexRequest)
         fixed = [
             Endpoint("GET", "/v2", Route.V2, self._server, KeyScope.OPEN, doc=server),
             Endpoint("GET", "/v2/", Route.V2, self._server, KeyScope.OPEN),
@@ -178,12 +184,8 @@ class OipHttp:
         return json_reply({"name": model.name.name, "ready": True})
 
     async def _index(self, call: Call) -> Reply:
-        asked = read_json(call.body, _IndexBody) if call.body.strip() else _IndexBody()
+        asked = read_json(call.body, OipIndexRequest) if call.body.strip() else OipIndexRequest()
         return json_reply(self._inference.index(ready_only=asked.ready))
-
-
-class _IndexBody(msgspec.Struct):
-    ready: bool = False
 
 
 def encoded(

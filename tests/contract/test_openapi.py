@@ -147,6 +147,12 @@ def test_a_cycle_is_a_whole_number():
     assert schemas_of("OutcomeReport", "cycle")[0]["multipleOf"] == 1
 
 
+def test_every_body_that_is_read_is_described():
+    bodies = {name: operation.get("requestBody") for name, operation in OPERATIONS.items() if "post " in name}
+
+    assert [name for name, body in bodies.items() if body is None] == []
+
+
 def test_every_path_parameter_is_declared():
     for path, operations in DOCUMENT["paths"].items():
         named = {part.strip("{}") for part in path.split("/") if part.startswith("{")}
