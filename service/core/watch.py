@@ -98,11 +98,10 @@ class Watch:
 
     def _stamps(self) -> dict[str, Stamp]:
         try:
-            folders = sorted(Path(entry) for entry in os.scandir(self._folder) if entry.is_dir())
+            folders = sorted(Path(entry) for entry in os.scandir(self._folder) if _may_be_a_bundle(entry))
         except (FileNotFoundError, NotADirectoryError):  # warned of at start, or removed: nothing is unloaded
             folders = []
-        # A name that is not printable may not be UTF-8, and is no model's.
-        return {path.name: _stamp(path) for path in folders if path.name.isprintable()}
+        return {path.name: _stamp(path) for path in folders}
 
     async def _take(self, name: str) -> bool:
         """Load or swap in a bundle; return whether it was taken or refused for good."""
@@ -127,6 +126,14 @@ class Watch:
         else:
             self._log.info("candidate taken", bundle=str(folder), action=action.value)
         return True
+
+
+def _may_be_a_bundle(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder that is not hidden, as `..data` of Kubernetes volumes is.
+
+    A name that is not printable may not be UTF-8, and is no model's.
+    """
+    return entry.name.isprintable() and not entry.name.startswith(".") and entry.is_dir()
 
 
 def _stamp(path: Path) -> Stamp:

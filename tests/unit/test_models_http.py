@@ -452,6 +452,18 @@ async def test_a_folder_whose_name_is_not_utf_8_keeps_no_other_from_being_taken(
     assert change.asked == 1
 
 
+async def test_hidden_folders_as_of_a_kubernetes_volume_are_no_bundles(newer, tmp_path):
+    shutil.copytree(newer.path, tmp_path / "..2026_11_28" / "fd001")
+    (tmp_path / "..data").symlink_to("..2026_11_28")
+    (tmp_path / "fd001").symlink_to("..data/fd001")
+
+    said = await look(Watch(tmp_path, {}, FakeChange(), logs.logger()), 2)
+
+    assert [(line["event"], line["bundle"]) for line in said] == [
+        ("candidate taken", str(tmp_path / "fd001"))
+    ]
+
+
 async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afterwards(
     newer, tmp_path, monkeypatch
 ):
