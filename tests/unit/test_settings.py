@@ -151,15 +151,29 @@ def test_threads_are_as_many_as_asked_for_or_as_there_are_cores(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 8), ("", 8), (None, 8)],
+    ("quota", "period", "expected"),
+    [
+        ("150000 100000", None, 2),
+        ("50000 100000", None, 1),
+        ("max 100000", None, 8),
+        ("", None, 8),
+        (None, None, 8),
+        ("150000", "100000", 2),
+        ("-1", "100000", 8),
+    ],
 )
-def test_a_containers_quota_counts_as_cores_and_without_one_every_core(tmp_path, monkeypatch, text, expected):
+def test_a_containers_quota_counts_as_cores_and_without_one_every_core(
+    tmp_path, monkeypatch, quota, period, expected
+):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
-    if text is not None:
-        (tmp_path / "cpu.max").write_text(text)
+    (tmp_path / "cpu").mkdir()
+    if period is not None:  # cgroup 1
+        (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (tmp_path / "cpu/cpu.cfs_period_us").write_text(f"{period}\n")
+    elif quota is not None:
+        (tmp_path / "cpu.max").write_text(quota)
 
-    assert usable_cores(tmp_path / "cpu.max") == expected
+    assert usable_cores(tmp_path) == expected
 
 
 def test_a_misspelt_variable_is_noticed_in_the_environment_and_in_the_env_file(monkeypatch, tmp_path):
