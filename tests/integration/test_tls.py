@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import ssl
 from pathlib import Path
@@ -117,6 +118,29 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
 
     wait_until(lambda: shown() != before, 60, what="the new certificate")
     assert secure.process.poll() is None
+
+
+def test_a_certificate_of_a_kubernetes_secret_is_renewed_without_a_restart(folder, tiny_bundle, tmp_path):
+    secret, context = tmp_path / "secret", ssl.create_default_context(cafile=folder / "ca.pem")
+    for version, name in (("..1", "server"), ("..2", "client")):
+        (secret / version).mkdir(parents=True)
+        for suffix in ("pem", "key"):
+            shutil.copy(folder / f"{name}.{suffix}", secret / version / f"tls.{suffix}")
+    (secret / "..data").symlink_to("..1")
+    for name in ("tls.pem", "tls.key"):
+        (secret / name).symlink_to(f"..data/{name}")
+    settings = {"tls_cert": str(secret / "tls.pem"), "tls_key": str(secret / "tls.key")}
+
+    with running(tmp_path, str(tiny_bundle.path), tls=context, **settings) as server:
+        (secret / "..data_tmp").symlink_to("..2")
+        (secret / "..data_tmp").rename(secret / "..data")
+
+        renewed = (folder / "client.pem").read_text("utf-8")
+        wait_until(
+            lambda: ssl.get_server_certificate(("127.0.0.1", server.port)) == renewed,
+            60,
+            what="the new certificate",
+        )
 
 
 @pytest.mark.parametrize(
