@@ -74,7 +74,7 @@ async def request(
         response = await client.request(method, path, content=body, params=params, headers=headers)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, ssl.SSLError) as error:
         raise RemoteFailed(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         message = f"{url}: connection failed: {str(error) or type(error).__name__}"
         raise Retryable(message, may_be_done=True) from error
     if not response.is_success:

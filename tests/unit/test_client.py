@@ -151,10 +151,11 @@ async def test_it_is_asked_a_bounded_number_of_times():
     "lost",
     [
         httpx.ReadError("reset"),
+        httpx.DecodingError("incorrect header check"),
         httpx.Response(502),
         httpx.Response(503, text="upstream connect error or disconnect/reset before headers"),
     ],
-    ids=["connection", "proxy", "Envoy"],
+    ids=["connection", "damaged gzip", "proxy", "Envoy"],
 )
 async def test_a_reading_without_a_cycle_is_not_sent_again_once_it_may_be_stored(lost):
     server = Server(problem(503), lost)
