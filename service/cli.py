@@ -7,17 +7,19 @@ dependencies when it runs, so that `rul serve` never loads torch.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import textwrap
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Final, NoReturn
 
 import typer
 
 from model.domain import RulError, printable
-from model.outputs import writing
+from model.outputs import whole_file
 from model.usage import QuotingGroup
 from model.version import VERSION
 from service.edge.keys import GRANTABLE, InvalidKeys, add_key, read_keys, revoke_key
@@ -31,6 +33,7 @@ Example: rul serve --bundle fd001 --port 3000
 Every option has an environment variable (RUL_PORT=3000). `rul settings` lists all variables.
 """
 STANDARD_ERROR: Final = 2
+END_SECONDS: Final = 5
 NAME_HELP: Final = "Name of the key, in logs and for `revoke`."
 KeyFile = Annotated[Path | None, typer.Option("--file", help="The key file; default: RUL_KEYS_FILE.")]
 
@@ -55,6 +58,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 Typer calls it
 def main() -> None:
     """Run `rul`: exit with 2 for wrong usage and 1 for a failure, with one line on standard error."""
     _open_streams()
+    signal.signal(signal.SIGTERM, _end)
     app = typer.Typer(
         cls=QuotingGroup,
         no_args_is_help=True,
@@ -73,6 +77,8 @@ def main() -> None:
         OSError,
     ) as error:  # an OSError that is not caught before is the machine's: a full disk, a missing folder
         _fail(str(error))
+    except KeyboardInterrupt:  # Typer handles it in commands, not while they are imported
+        sys.exit(128 + signal.SIGINT)
     except UnicodeEncodeError as error:  # Arrow and text files have names in UTF-8 only
         near = error.object[max(error.start - 20, 0) : error.end + 20]
         _fail(f"expected names of files in UTF-8, got {near!r}; rename the file, or set LC_ALL=C.UTF-8")
@@ -82,6 +88,12 @@ def main() -> None:
             raise
         command = " ".join(["rul", *sys.argv[1:2]])
         _fail(f"{command} needs {module}: pip install 'rulserve[{EXTRAS[module]}]'")
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    """Unwind on SIGTERM, so that no part of a file, temporary folder or process is left."""
+    signal.alarm(END_SECONDS)  # the default action ends the process: a library may swallow the exit
+    sys.exit(128 + number)
 
 
 def _open_streams() -> None:
@@ -165,9 +177,9 @@ def show_settings(
         return
     if output.exists():
         raise FileExistsError(f"{output}: the file exists: choose another --output")
-    with writing(output):
-        output.touch(mode=0o600, exist_ok=False)  # it will hold keys and passwords
-        output.write_text(env_example(), encoding="utf-8")
+    with whole_file(output) as part:
+        part.touch(mode=0o600, exist_ok=False)  # it will hold keys and passwords
+        part.write_text(env_example(), encoding="utf-8")
 
 
 def env_example() -> str:

@@ -91,6 +91,19 @@ def test_processes_end_with_a_killed_parent(options, tmp_path):
     process.communicate(timeout=SECONDS)
 
 
+def test_a_prediction_ended_by_sigterm_leaves_no_part_of_its_file(tmp_path):
+    units = tmp_path / "units.csv"
+    assert rul("simulate", "--bundle", "fd001", "--units", 100, "--output", units).returncode == 0
+    options = ("--bundle", "fd001", "--input", units, "--output", tmp_path / "rul.csv")
+    process = subprocess.Popen([RUL, "predict", *map(str, options)], env=clean_environment())
+    wait_until(lambda: [*tmp_path.glob(".part-*")], SECONDS, pause=0.001)
+
+    process.terminate()
+
+    assert process.wait(SECONDS) == 128 + signal.SIGTERM
+    assert [*tmp_path.iterdir()] == [units]
+
+
 def test_the_summary_is_printed_and_stored(undisturbed):
     folder, said = undisturbed
 
