@@ -27,6 +27,7 @@ from export.to_onnx import to_onnx, write_metadata
 from model.checkpoint import Checkpoint
 from model.domain import FloatArray
 from model.networks import network_class
+from model.outputs import writing
 
 GOLDEN_WINDOWS: Final = 16
 GOLDEN_SEED: Final = 7
@@ -52,8 +53,9 @@ def export_bundle(
     net = checkpoint.network()
     if with_map and not net.has_self_attention:
         raise InvalidBundle(f"network {checkpoint.config.network!r} has no self-attention: there is no map")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as work:
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with writing(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as work:
         made = Path(work)
         model = made / MODEL
         to_onnx(net, model, with_map=with_map)

@@ -15,7 +15,7 @@ import typer
 from export.bundle import Manifest, find_bundle
 from model.domain import Trajectory
 from model.fleet import Fleet, fleet_of_schema, fleet_toml
-from model.outputs import output_format, writing
+from model.outputs import output_format, whole_file, writing
 from model.simulation import json_columns, simulate
 
 HELP = """
@@ -82,12 +82,13 @@ def simulate_command(
     keep = last_cycles or (manifest.context if form is OutputFormat.JSON else None)
     if keep is not None:
         made = [replace(t, cycles=t.cycles[-keep:], readings=t.readings[-keep:]) for t in made]
-    with writing(output or "standard output"):
-        for file in filter(None, (output, fleet)):
+    for file in filter(None, (output, fleet)):
+        with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-        _write(made, manifest, form=form, output=output)
-        if fleet is not None:
-            fleet.write_text(fleet_toml(fleet_of_bundle(manifest, form)), encoding="utf-8")
+    _write(made, manifest, form=form, output=output)
+    if fleet is not None:
+        with whole_file(fleet) as part:
+            part.write_text(fleet_toml(fleet_of_bundle(manifest, form)), encoding="utf-8")
 
 
 def fleet_of_bundle(manifest: Manifest, form: OutputFormat) -> Fleet:
@@ -125,12 +126,15 @@ def _write(
 
     schema = manifest.schema_of_columns
     if form is OutputFormat.PARQUET and output is not None:
-        write_parquet(output, trajectories, schema)
+        with whole_file(output) as part:
+            write_parquet(part, trajectories, schema)
         return
     is_json = form is OutputFormat.JSON
     data = request_body(manifest, trajectories) if is_json else csv_text(trajectories, schema)
     if output is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        with writing("standard output"):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
     else:
-        output.write_bytes(data)
+        with whole_file(output) as part:
+            part.write_bytes(data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Final, cast
@@ -20,6 +21,7 @@ from torch import Tensor
 from model.domain import RulError
 from model.network import NetworkConfig, RulNetwork
 from model.networks import build_network, config_from_json
+from model.outputs import whole_file
 
 NETWORK_FILE: Final = "network.pt"
 RUN_FILE: Final = "run.json"
@@ -58,9 +60,8 @@ class Checkpoint:
         folder.mkdir(parents=True, exist_ok=True)
         save_tensors(folder / NETWORK_FILE, self.weights)
         run = {"format": FORMAT, "name": self.name, "config": asdict(self.config), "facts": self.facts}
-        partial = (folder / RUN_FILE).with_suffix(".partial")
-        partial.write_text(json.dumps(run, indent=1), encoding="utf-8")
-        partial.replace(folder / RUN_FILE)
+        with whole_file(folder / RUN_FILE) as part:
+            part.write_text(json.dumps(run, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Checkpoint:
@@ -91,10 +92,15 @@ class Checkpoint:
 
 
 def save_tensors(path: Path, values: dict[str, Any]) -> None:
-    """Write tensors and plain values completely or not at all."""
-    partial = path.with_suffix(".partial")
-    torch.save(values, partial)
-    partial.replace(path)
+    """Write tensors and plain values completely or not at all.
+
+    Raises:
+        CannotWrite: the file system refuses.
+    """
+    content = BytesIO()  # PyTorch words a full disk as a fault of its own
+    torch.save(values, content)
+    with whole_file(path) as part:
+        part.write_bytes(content.getbuffer())
 
 
 def load_tensors(path: Path) -> dict[str, Any]:

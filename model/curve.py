@@ -15,6 +15,7 @@ from rich.table import Table
 
 from model.checkpoint import InvalidCheckpoint
 from model.domain import MEAN_HEAD, printable
+from model.outputs import whole_file
 from model.screen import number_table, save_picture
 from model.training import ENTROPY, FIRST, LAST, Check
 
@@ -33,7 +34,8 @@ COLLAPSED: Final = 0.1
 
 def write_curve(curve: Sequence[Check], folder: Path) -> None:
     """Write `curve.csv` and `curve.png`."""
-    with (folder / "curve.csv").open("w", newline="", encoding="utf-8") as file:
+    path = folder / "curve.csv"
+    with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*COLUMNS, *curve[0].figures])
         writer.writerows(

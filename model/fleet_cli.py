@@ -11,7 +11,7 @@ from rich.console import Console
 
 from model.domain import RulError
 from model.fleet import FORMATS, fleet_named
-from model.outputs import writing
+from model.outputs import whole_file, writing
 from model.screen import say
 
 INSPECT_HELP: Final = """
@@ -82,7 +82,8 @@ def init(
         draft = draft_fleet(files_with(data, FORMATS))
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(draft_toml(draft, name=name or out.stem), encoding="utf-8")
+    with whole_file(out) as part:
+        part.write_text(draft_toml(draft, name=name or out.stem), encoding="utf-8")
     fleet_named(out)  # what is written can be read
     following = shlex.join(["rul", "inspect", str(out), *map(str, data)])
     say(*guesses(draft), f"{out}: written; check it. Next: {following}")

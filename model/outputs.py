@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
+from secrets import token_hex
 from typing import Final, TypeVar
 
 import typer
@@ -53,3 +55,28 @@ def writing(output: Path | str) -> Generator[None]:
     except OSError as error:
         where = error.filename or output
         raise CannotWrite(f"{where}: cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def whole_file(output: Path) -> Generator[Path]:
+    """Yield the path of a new file that replaces the output when it is complete.
+
+    A symbolic link stays: the file to which it leads is replaced. A device or a pipe is written as it is.
+
+    Raises:
+        CannotWrite: the file system refuses.
+    """
+    if output.exists() and not output.is_file():  # such as /dev/null
+        with writing(output):
+            yield output
+        return
+    target = Path(os.path.realpath(output))  # /dev/stdout leads to a file where the shell redirects it
+    part = target.with_name(f".part-{token_hex(4)}-{target.name}")  # another command may write the same
+    try:
+        yield part
+        part.replace(target)
+    except OSError as error:
+        raise CannotWrite(f"{output}: cannot be written: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):  # a part that could not be made
+            part.unlink()

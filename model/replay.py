@@ -21,6 +21,7 @@ from model.decision import Costs, FleetLife, Forecast, best_fixed_age, cost_curv
 from model.domain import FloatArray, InvalidData
 from model.evaluation import Figure, Total, bootstrapped, ratio_of
 from model.fleet import Fleet
+from model.outputs import whole_file
 from model.prognostics import Life
 
 HELD_OUT_FILE: Final = "held_out.npz"
@@ -135,11 +136,10 @@ def save_held_out(folder: Path, lives: Sequence[Life], fold: Sequence[int], flee
         name: np.concatenate([getattr(life, name) for life in lives]).astype(np.float32) for name in COLUMNS
     }
     units: dict[str, Any] = {"unit": np.array([life.unit for life in lives]), "fold": np.array(fold)}
-    partial = folder / f"partial-{HELD_OUT_FILE}"
     facts: dict[str, Any] = {"horizons": np.array(fleet.horizons), "cap": fleet.cap}
     facts["coverage"] = fleet.nominal_coverage
-    np.savez_compressed(partial, row_unit=rows, **columns, **units, **facts)
-    partial.replace(folder / HELD_OUT_FILE)
+    with whole_file(folder / HELD_OUT_FILE) as part:
+        np.savez_compressed(part, row_unit=rows, **columns, **units, **facts)
 
 
 def load_held_out(folder: Path) -> HeldOut:

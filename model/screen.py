@@ -19,6 +19,7 @@ from rich.table import Table
 
 from model.domain import RulError
 from model.evaluation import Figure
+from model.outputs import whole_file, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -30,7 +31,7 @@ LINES: Final = 20
 
 
 class CannotDraw(RulError):
-    """The picture cannot be drawn or written."""
+    """The picture cannot be drawn."""
 
 
 def save_picture(picture: Picture, path: Path) -> None:
@@ -40,9 +41,11 @@ def save_picture(picture: Picture, path: Path) -> None:
     for text in picture.findobj(Text):
         text.set_parse_math(False)  # a unit may be called $1$
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        picture.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as part:
+            picture.savefig(part, dpi=130)
+    except ValueError as error:
         raise CannotDraw(f"{path}: the picture cannot be written: {error}") from error
 
 

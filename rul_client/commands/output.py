@@ -13,7 +13,7 @@ from typing import IO, Final
 from rich.console import Console
 
 from model.domain import RulError
-from model.outputs import CannotWrite, writing
+from model.outputs import CannotWrite, whole_file, writing
 
 HEALTH_STYLES: Final = {
     "healthy": "green",
@@ -42,18 +42,8 @@ def open_output(output: Path | None) -> Generator[IO[bytes], None, None]:
             discard_output()
             raise
         return
-    special = output.exists() and not output.is_file()  # such as /dev/null
-    part = output if special else output.with_name(f".{output.name}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-        if not special:
-            part.replace(output)
-    except OSError as error:
-        raise CannotWrite(f"{output}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if not special:
-            part.unlink(missing_ok=True)
+    with whole_file(output) as part, part.open("wb") as file:
+        yield file
 
 
 def discard_output() -> None:

@@ -15,6 +15,7 @@ from export.promises import check_shapes, measure_promises
 from export.seal import SUMS, read_bundle
 from export.session import open_bundle
 from model.checkpoint import Checkpoint
+from model.outputs import CannotWrite
 from tests.commands import rul
 from tests.tiny_bundle import make_tiny_bundle, pumps
 
@@ -82,6 +83,13 @@ def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path):
         export_bundle(nameless, tmp_path / "out")
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_cannot_be_written_is_one_clear_line(checkpoint, tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(CannotWrite, match=r"file: cannot be written: File exists"):
+        export_bundle(checkpoint, tmp_path / "file" / "out")
 
 
 def test_an_export_replaces_an_older_bundle(checkpoint, copied):

@@ -187,6 +187,27 @@ def test_a_finished_run_is_neither_overwritten_unasked_nor_resumed(trained, file
     assert said in str(result.exception)
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_the_updates_are_chosen(files, tmp_path):
+    (tmp_path / "file").touch()
+    run = tmp_path / "file" / "run"
+
+    result = rul(
+        "train",
+        "--data",
+        files / "pumps.csv",
+        "--fleet",
+        files / "pumps.toml",
+        "--name",
+        "pumps",
+        "--output",
+        run,
+    )
+
+    assert isinstance(result.exception, CannotWrite)
+    assert str(result.exception) == f"{run}: cannot be written: Not a directory"
+    assert "trying" not in result.output
+
+
 def test_a_run_is_refused_where_a_file_has_the_name_of_its_folder(files):
     result = train(files, files / "pumps.csv")
 

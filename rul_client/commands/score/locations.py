@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
@@ -115,6 +116,8 @@ class Location:
                 stream.write(content)
             self.files.move(part, self.path(name))
         except (OSError, pa.ArrowException) as error:
+            with suppress(OSError, pa.ArrowException):  # no part, or no file system
+                self.files.delete_file(part)
             raise CannotWrite(f"{self.url}: {name} cannot be written: {error}") from error
 
 
