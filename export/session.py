@@ -14,7 +14,7 @@ import numpy as np
 from export.arrays import one_line
 from export.bundle import BundleFolder, InvalidBundle, Manifest
 from export.golden import Golden
-from export.onnx_runtime import ort
+from export.onnx_runtime import ort, session_options
 from export.outputs import MAP
 from export.seal import Contents, read_bundle, read_file
 from model.domain import FloatArray, IntArray, WindowSet
@@ -28,14 +28,11 @@ class Session:
     def __init__(self, path: Path, stored: bytes | None = None) -> None:
         """Open a graph; `stored` is the content of the file, if it is already read."""
         self._path: Final = path
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.load_model_format", "ONNX")
         stored = read_file(path) if stored is None else stored
         try:
-            self._session: Any = ort.InferenceSession(stored, options, providers=["CPUExecutionProvider"])
+            self._session: Any = ort.InferenceSession(
+                stored, session_options(), providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # its errors share no other root
             raise InvalidBundle(
                 f"{path}: ONNX Runtime cannot open it, export it again: {one_line(error)}"

@@ -176,6 +176,11 @@ def _external_data(graph: onnx.ModelProto) -> None:
     entry.key, entry.value = "location", "../../../../etc/passwd"
 
 
+def _external_data_beside_it(folder: Path) -> None:
+    graph = onnx.load(str(folder / MODEL))
+    onnx.save(graph, folder / MODEL, save_as_external_data=True, location="weights.bin")
+
+
 def _foreign_operator(graph: onnx.ModelProto) -> None:
     graph.opset_import.append(helper.make_opsetid("evil", 1))
     graph.graph.node[-1].domain, graph.graph.node[-1].op_type = "evil", "Shell"
@@ -219,6 +224,7 @@ BROKEN: dict[str, Way] = {
     "infinity in golden answers": item("expected_attention", (0, 0), np.inf),
     "golden answers of another model": array("expected_rul", lambda values: values + 1),
     "external data": graph_with(_external_data),
+    "external data in the working directory": _external_data_beside_it,
     "foreign operator": graph_with(_foreign_operator),
     "a graph that fails": graph_with(_failing_node),
     "no graph": lambda folder: (folder / MODEL).write_bytes(b"ORTM" * 100),

@@ -21,7 +21,7 @@ import numpy as np
 
 from export.arrays import one_line
 from export.bundle import InvalidBundle, Manifest
-from export.onnx_runtime import ort
+from export.onnx_runtime import ort, session_options
 from export.outputs import PER_CYCLE, cycles_of, output_shapes
 from model.domain import FloatArray, IntArray
 from service.core.providers import CPU, Wanted
@@ -78,9 +78,7 @@ def _gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | 
 
 
 def _session(stored: bytes, providers: Wanted) -> Any:  # noqa: ANN401 - untyped library
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
+    options = session_options()
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
@@ -88,9 +86,6 @@ def _session(stored: bytes, providers: Wanted) -> Any:  # noqa: ANN401 - untyped
     options.enable_mem_pattern = providers == [CPU]
     _register_arena()
     options.add_session_config_entry("session.use_env_allocators", "1")
-    # A thread that waits for the next batch must not spin on the core of another one.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.load_model_format", "ONNX")
     # ONNX Runtime's own fallback drops the options of the remaining providers.
     return ort.InferenceSession(stored, sess_options=options, providers=providers, enable_fallback=0)
 
