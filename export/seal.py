@@ -41,9 +41,7 @@ def read_bundle(folder: BundleFolder, *, public_key: Path | None = None) -> Cont
         InvalidBundle: a file is missing, unreadable, too large, damaged or altered, or the signature is
             missing or not from this key.
     """
-    sums = read_digests(folder.path)
-    if public_key is not None:
-        _verify(folder.path, public_key)
+    sums = read_digests(folder.path, public_key=public_key)
     files = {name: read_file(folder.path / name) for name in sums}
     for name, expected in sums.items():
         if hashlib.sha256(files[name]).hexdigest() != expected:
@@ -86,12 +84,15 @@ def read_file(path: Path) -> bytes:
     return stored
 
 
-def read_digests(path: Path) -> dict[str, str]:
-    """Read the digests by name; those of graph and golden windows are among them."""
+def read_digests(path: Path, *, public_key: Path | None = None) -> dict[str, str]:
+    """Read the digests by name, once; those of graph and golden windows are among them."""
     file = path / SUMS
     if not file.exists():
         raise InvalidBundle(f"{path}: {SUMS} is missing; if you trust this bundle, run `rul convert {path}`")
-    lines = read_file(file).decode("utf-8", errors="replace").splitlines()
+    stored = read_file(file)
+    if public_key is not None:
+        _verify(path, stored, public_key)
+    lines = stored.decode("utf-8", errors="replace").splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
     sums = {match[2]: match[1] for match in found if match is not None}
     if None in found or len(sums) < len(lines) or not {MODEL, GOLDEN} <= {*sums} <= {*COVERED}:
@@ -102,7 +103,7 @@ def read_digests(path: Path) -> dict[str, str]:
     return sums
 
 
-def _verify(path: Path, public_key: Path) -> None:
+def _verify(path: Path, sums: bytes, public_key: Path) -> None:
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 only signed bundles need it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
@@ -118,7 +119,7 @@ def _verify(path: Path, public_key: Path) -> None:
     if not (path / SIGNATURE).exists():
         raise InvalidBundle(f"{path}: not signed: {SIGNATURE} is missing; export it with --sign KEY")
     try:
-        key.verify(read_file(path / SIGNATURE), read_file(path / SUMS))
+        key.verify(read_file(path / SIGNATURE), sums)
     except InvalidSignature as error:
         raise InvalidBundle(
             f"{path / SIGNATURE}: not the signature of {SUMS} by the key in {public_key}: the bundle is "

@@ -1,7 +1,9 @@
 """Digests and signatures of bundles, as common tools read them too."""
 
+import os
 import shutil
 import subprocess
+import threading
 
 import pytest
 
@@ -93,6 +95,27 @@ def test_a_forger_with_fresh_digests_but_without_the_key_is_refused(signed, keys
 
     with pytest.raises(InvalidBundle, match=r"SHA256SUMS\.sig: not the signature of SHA256SUMS"):
         read_bundle(signed, public_key=keys / "own.pub")
+
+
+def test_a_forger_who_puts_the_signed_digests_back_during_the_check_is_refused(signed, keys, tmp_path):
+    genuine = (signed.path / SUMS).read_bytes()
+    (signed.path / "MODEL_CARD.md").write_text("better than it is", encoding="utf-8")
+    signature = (signed.path / SIGNATURE).read_bytes()
+    write_sums(signed.path)
+    (signed.path / SIGNATURE).write_bytes(signature)
+    pipe = tmp_path / "key.pub"
+    os.mkfifo(pipe)
+
+    def replace_digests():
+        with pipe.open("wb") as key:  # opens when it is read
+            (signed.path / SUMS).write_bytes(genuine)
+            key.write((keys / "own.pub").read_bytes())
+
+    replacing = threading.Thread(target=replace_digests)
+    replacing.start()
+    with pytest.raises(InvalidBundle, match="not the signature"):
+        read_bundle(signed, public_key=pipe)
+    replacing.join()
 
 
 def test_a_bundle_signed_by_another_key_or_not_at_all_is_refused_where_a_key_is_demanded(
