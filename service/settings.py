@@ -10,13 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import (
-    Field,
-    PositiveInt,
-    SecretStr,
-    ValidationError,
-    field_validator,
-)
+from pydantic import Field, PositiveInt, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -255,7 +249,8 @@ class Settings(BaseSettings):
     @field_validator("api_keys")
     @classmethod
     def _check_api_keys(cls, value: SecretStr) -> SecretStr:
-        if not all(key.isascii() and key.isprintable() for key in parts(value.get_secret_value())):
+        keys = parts(given := value.get_secret_value())
+        if (given and not keys) or not all(key.isascii() and key.isprintable() for key in keys):
             raise ValueError("expected keys of printable ASCII characters, as headers carry")
         return value
 

@@ -68,7 +68,10 @@ NO_HOSTS = ["plant.example:3000", "http://plant.example", "[::1]", "*.example", 
             )
             for name in NO_HOSTS
         ],
-        ("RUL_API_KEYS", "good,schl\u00fcssel", "expected .*printable ASCII"),
+        *[
+            ("RUL_API_KEYS", keys, "expected .*printable ASCII")
+            for keys in ("good,schl\u00fcssel", ",", " \n")
+        ],
         *[
             ("RUL_COSTS", costs, "(failure: )?expected")
             for costs in ("fd001", "fd001=10", "fd001=10:1", "=1:")
