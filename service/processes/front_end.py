@@ -7,6 +7,7 @@ keys and store are checked first, so that a start which cannot succeed ends with
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
 import os
 import signal
@@ -162,4 +163,19 @@ def _held_port(host: str, port: int) -> Generator[int]:
         held.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEPORT, 1
         )  # only now: before, two reservations would share the port
+        if family is socket.AF_INET:
+            _hold_ipv6(stack, held.getsockname()[1])
         yield held.getsockname()[1]
+
+
+def _hold_ipv6(stack: ExitStack, port: int) -> None:
+    """Reserve the port on ::1 too, without listening.
+
+    Clients of `localhost` try ::1 first: another user who listens there would get their keys.
+    """
+    try:
+        stack.enter_context(socket.socket(socket.AF_INET6)).bind(("::1", port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # else this machine has no IPv6
+            reason = "clients of http://localhost may reach another program; use http://127.0.0.1"
+            logs.logger().warning("port shared", address=f"[::1]:{port}", reason=reason)

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from service.assembly import STORE_SECONDS
 from service.errors import FrontEndFailed
@@ -68,6 +69,36 @@ def test_a_taken_port_is_an_error_that_says_what_to_do():
 def test_a_free_port_is_no_error(host):
     with front_end._held_port(host, 0) as port:
         assert port > 0
+
+
+@pytest.fixture
+def other():
+    """A socket of another program on ::1, which clients of `localhost` try first."""
+    with socket.socket(socket.AF_INET6) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        yield made
+
+
+def test_another_program_cannot_take_the_port_on_the_ipv6_address_of_localhost(other):
+    with front_end._held_port("127.0.0.1", 0) as port:
+        with pytest.raises(OSError, match="already in use"):
+            other.bind(("::1", port))
+        with pytest.raises(ConnectionRefusedError):  # clients then try 127.0.0.1
+            socket.create_connection(("::1", port))
+
+
+def test_a_port_that_another_program_has_on_the_ipv6_address_of_localhost_is_warned_of(other):
+    other.bind(("::1", 0))
+    port = other.getsockname()[1]
+
+    with capture_logs() as events, front_end._held_port("127.0.0.1", port):
+        pass
+
+    assert [(event["event"], event["address"]) for event in events] == [("port shared", f"[::1]:{port}")]
 
 
 def test_a_host_that_is_not_this_machine_is_an_error():
