@@ -66,8 +66,10 @@ RESERVED_BYTES: Final = (
     160  # for the type of the details, and the last violation, which counts the omitted ones
 )
 
-MOST_FOREIGN_BYTES: Final = 64 * 1024
-"""Maximum size of a message of health or reflection."""
+FOREIGN: Final = "/grpc."
+"""Begin of the paths of gRPC's own services: health and reflection."""
+MOST_FOREIGN_BYTES: Final = 4 * 1024
+"""Maximum size of their messages, which hold a name: health has callers without a key."""
 
 
 class Context(Protocol):

@@ -19,7 +19,19 @@ from service.edge.asgi import Application, Message, Receive, Scope, Send
 from service.edge.exchange import Limit
 from service.edge.intake import Intake, Share
 from service.errors import Disconnected, MalformedBody, TooLarge
-from service.grpc.call import PLAIN, PREFIX, START, Aborted, Call, Metadata, Method, failure, framed
+from service.grpc.call import (
+    FOREIGN,
+    MOST_FOREIGN_BYTES,
+    PLAIN,
+    PREFIX,
+    START,
+    Aborted,
+    Call,
+    Metadata,
+    Method,
+    failure,
+    framed,
+)
 
 OK: Final = (b"grpc-status", b"0")
 ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,deflate,gzip")
@@ -123,7 +135,8 @@ class GrpcOverAsgi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
-        messages = Messages(scope, receive, max_bytes=self._max_message_bytes, intake=self._intake)
+        most = MOST_FOREIGN_BYTES if scope["path"].startswith(FOREIGN) else self._max_message_bytes
+        messages = Messages(scope, receive, max_bytes=most, intake=self._intake)
         call, body = Call(scope, receive, send), b""
         try:
             call.check(scope)

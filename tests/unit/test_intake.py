@@ -165,6 +165,15 @@ async def test_the_time_in_which_a_body_arrives_is_not_the_services(monkeypatch)
         assert service.value("rul_request_duration_seconds_sum", **labels) == 0
 
 
+@pytest.mark.parametrize("path", [CHECK, WATCH])
+async def test_a_health_message_of_a_caller_without_a_key_takes_no_room(path):
+    async with in_process() as service:
+        answer = await ask_grpc(service.grpc, path, framed(b"0" * 5000)[:100], ended=False)
+
+        assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "5000 bytes" in answer.detail
+
+
 async def test_a_silent_reflection_stream_ends():
     async with in_process(**SHORT) as service:
         answer = await ask_grpc(service.grpc, REFLECTION, ended=False)
