@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +17,7 @@ from model.domain import MODEL_NAME, RulError, printable
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
 from model.experiment_cli import Seed, Settings, Threads
 from model.fleet import fleet_named
-from model.outputs import CannotWrite, writing
+from model.outputs import CannotWrite, require_writable
 from model.screen import cells, number_table, progress, save_picture, say, tell
 
 if TYPE_CHECKING:
@@ -121,9 +120,7 @@ def train(
     source = Source(", ".join(printable(file.name) for file in files), data_sha256(files), given)
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds, seed=seed)
     plan = Plan(trajectories, kind, network, config, folds, options)
-    with writing(out):  # not only after the updates are chosen, which takes minutes
-        out.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=out).close()
+    require_writable(out)  # not only after the updates are chosen, which takes minutes
     with connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster:
         if resume:
             stored, form = stored_choice(out / STATE_FILE)

@@ -141,13 +141,12 @@ def measure_faithfulness(
     for t in range(lengths.max()):
         single[:, t] = base.change((place == t)[None, :])
     ranking, unit = base.ranking, base.windows.unit
+    pairs = zip(ranking, single, there, strict=True)
     return Faithfulness(
         shares,
         {choice: np.stack(changes) for choice, changes in hidden.items()},
         {choice: np.stack(changes) for choice, changes in kept.items()},
-        np.array(
-            [rank_correlation(a[own], b[own]) for a, b, own in zip(ranking, single, there, strict=True)]
-        ),
+        np.array([rank_correlation(a[own], b[own]) for a, b, own in pairs]),
         agreement_beyond_place(ranking, single, there, lengths, unit),
         leak(ranking, single, there),
         sensor_agreement(base.of_sensors, base.effects()),

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryFile
 from typing import Final, TypeVar
 
 import typer
@@ -55,6 +56,17 @@ def writing(output: Path | str) -> Generator[None]:
     except OSError as error:
         where = error.filename or output
         raise CannotWrite(f"{where}: cannot be written: {error.strerror or error}") from error
+
+
+def require_writable(folder: Path) -> None:
+    """Make a folder, unless it exists, and a file in it that has no name.
+
+    Raises:
+        CannotWrite: the file system refuses.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
 
 
 @contextmanager
