@@ -40,6 +40,7 @@ PREDICT = "/rul.v1.RulService/Predict"
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
+OPEN_SECONDS = 30  # a busy machine takes longer than the service waits
 SLOW_SECONDS = 0.05
 SMALL = {
     "inference_threads": 1,
@@ -176,6 +177,8 @@ async def in_process(
     parts = build(chosen, worker=WorkerSpec(), runtimes=[runtime], tracer=tracer, flush_seconds=0.001)
     if ready:
         await parts.become_ready(settle=lambda **_: None)
+    if ready and parts.store.recorder is not None:
+        await asyncio.to_thread(parts.store.recorder.opened, OPEN_SECONDS)
     transport = httpx.ASGITransport(parts.handle)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         try:
