@@ -15,6 +15,7 @@ from export.evaluation_windows import spread_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
 from model.domain import InvalidData
+from model.outputs import CannotWrite
 from tests.commands import rul, write_pumps
 from tests.tiny_bundle import pumps
 
@@ -94,14 +95,17 @@ def test_the_picture_is_drawn_and_named(attention, tmp_path):
     assert imread(out).std() > 0.05
 
 
-@pytest.mark.parametrize("name", ["attention.what", "taken/attention.png"])
-def test_a_picture_that_cannot_be_written_is_named(attention, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "error", "named"),
+    [("attention.what", CannotDraw, "attention.what"), ("taken/attention.png", CannotWrite, "taken")],
+)
+def test_a_picture_that_cannot_be_written_is_named(attention, tmp_path, name, error, named):
     (tmp_path / "taken").write_text("a file")
 
     result = attention("--windows", 5, "--no-hide", "--output", tmp_path / name)
 
-    assert isinstance(result.exception, CannotDraw)
-    assert name in str(result.exception)
+    assert isinstance(result.exception, error)
+    assert str(result.exception).startswith(f"{tmp_path / named}: ")
 
 
 def test_the_picture_of_several_heads_shows_each(tiny_bundle):

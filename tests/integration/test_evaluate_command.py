@@ -19,6 +19,7 @@ from model.dataset import answerable
 from model.domain import InvalidData
 from model.evaluation import Figure
 from model.fleet import FailureRule, fleet_toml
+from model.outputs import CannotWrite
 from model.prognostics import Band
 from tests.commands import rul, write_pumps
 from tests.fleets import write_fleet
@@ -202,7 +203,7 @@ def test_a_folder_that_cannot_be_written_is_named(evaluate, tmp_path):
 
     result = evaluate("--plot", tmp_path / "taken")
 
-    assert isinstance(result.exception, CannotDraw)
+    assert isinstance(result.exception, CannotWrite)
     assert "taken" in str(result.exception)
 
 
