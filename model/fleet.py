@@ -165,12 +165,12 @@ def load_fleet(path: Path) -> Fleet:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         check_keys(table)
         return msgspec.convert(table, _FleetTable).fleet()
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidData(f"{path}: the fleet file cannot be read: {error}") from error
     except InvalidData as error:
         raise InvalidData(f"{path}: {error}") from error
     except msgspec.ValidationError as error:
         raise InvalidData(f"{path}: {plain_error(str(error))}") from error
+    except (OSError, ValueError, RecursionError) as error:  # TOML and UTF-8
+        raise InvalidData(f"{path}: the fleet file cannot be read: {error}") from error
 
 
 def fleet_named(name_or_path: str | Path) -> Fleet:

@@ -140,6 +140,8 @@ def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
         ("Vib. (mm/s)", "load", "each source must be given once, got load more than once"),
         ("[failure]", "[failure]\nrun_to_failure = true", r"\[failure\]: expected either"),
         ("cap = 100", "cap = ", "cannot be read"),
+        ("cap = 100", f"cap = {'9' * 5000}", "the fleet file cannot be read: Exceeds the limit"),
+        ("cap = 100", f"cap = {'[' * 5000}", "the fleet file cannot be read: maximum recursion depth"),
     ],
 )
 def test_a_wrong_fleet_file_is_refused_with_its_name_and_what_is_wrong(tmp_path, old, new, message):
