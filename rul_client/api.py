@@ -274,7 +274,7 @@ class AsyncClient:
     def _read(self, read: Callable[[], Result]) -> Result:
         try:
             return read()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise RemoteFailed(f"{self.url} is not rulserve, or a newer version: {error}") from error
 
 

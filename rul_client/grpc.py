@@ -98,7 +98,7 @@ class Rpc:
                 raise Retryable(message, may_be_done=True) from error
             if ours and code in TEMPORARY:
                 after = str(trailing.get("grpc-retry-pushback-ms", ""))
-                raise Retryable(message, int(after) / 1000 if after.isdecimal() else None) from error
+                raise Retryable(message, float(after) / 1000 if after.isdecimal() else None) from error
             raise RemoteFailed(message) from error
 
 

@@ -89,7 +89,7 @@ def _refuse(url: str, response: httpx.Response) -> NoReturn:
         words = " ".join(f"{problem['title']}: {problem['detail']}".split()) + KEY_HINT * (
             response.status_code in {401, 403}
         )
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, RecursionError):
         words = "no problem document; is this the address of a rulserve?"
         is_lost = response.status_code in {BAD_GATEWAY, UNAVAILABLE}
     message = f"{url} answered {response.status_code}: {words}"

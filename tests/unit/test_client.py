@@ -197,6 +197,8 @@ async def test_a_server_that_is_not_there_is_one_clear_line_at_once(lost, why):
         (httpx.Response(200, text="<html>"), "is not rulserve, or a newer version"),
         (good({"unit": "1"}), "is not rulserve, or a newer version: Object missing required field"),
         (good({"unit": "1", "error": "text"}), "is not rulserve, or a newer version"),
+        (httpx.Response(200, content=b'{"x":' * 100_000), "is not rulserve, or a newer version"),
+        (httpx.Response(422, content=b"[" * 100_000), "422: no problem document"),
     ],
 )
 async def test_a_refusal_is_one_line_and_not_asked_again(response, line):
@@ -780,13 +782,16 @@ async def test_grpc_appends_readings():
     ],
 )
 async def test_grpc_retries_temporary_failures_and_broken_connections(lost):
-    pushed_back = refusal(grpc.StatusCode.UNAVAILABLE, **{"grpc-retry-pushback-ms": "7000"})
-    stub = Stub(lost, pushed_back, GRPC_REPLY)
+    pushed_back = [
+        refusal(grpc.StatusCode.UNAVAILABLE, **{"grpc-retry-pushback-ms": pause})
+        for pause in ("7000", "9" * 400, "9" * 5000)
+    ]
+    stub = Stub(lost, *pushed_back, GRPC_REPLY)
 
     answers = await stub.ask()
 
     assert len(answers) == 1
-    assert stub.pauses == [0.5, 7.0]
+    assert stub.pauses == [0.5, 7.0, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS]
 
 
 async def test_a_reading_without_a_cycle_is_not_sent_again_by_grpc_once_it_may_be_stored():

@@ -195,6 +195,7 @@ class Answers:
         ("metrics", httpx.Response(404), "address of a rulserve"),
         ("metrics", httpx.Response(200, text="<html>"), "is not rulserve"),
         ("v1__models", httpx.Response(200, text="[]"), "is not rulserve"),
+        ("v1__models", httpx.Response(200, text="[" * 100_000), "is not rulserve"),
         ("metrics", httpx.ConnectError("refused"), f"{URL} cannot be reached: refused"),
         ("v1__models", httpx.Response(401, json={"title": "", "detail": ""}), "--api-key"),
     ],
@@ -204,7 +205,15 @@ async def test_a_service_that_cannot_be_read_is_one_line(path, answer, words):
         await Answers(**{path: answer}).scraper.scrape()
 
 
-@pytest.mark.parametrize("answer", [httpx.Response(503), httpx.Response(200, text="[]"), httpx.ReadError("")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(503),
+        httpx.Response(200, text="[]"),
+        httpx.Response(200, text='{"units":' + "[" * 100_000),
+        httpx.ReadError(""),
+    ],
+)
 async def test_units_that_cannot_be_read_are_left_out(answer):
     assert (await Answers(v1__units=answer).scraper.scrape()).units is None
 

@@ -121,7 +121,7 @@ class Scraper:
                 names = [model["name"] for model in (await self._decoded("/v1/models"))["models"]]
                 self._models = [await self._decoded(f"/v1/models/{in_path(name)}") for name in names]
                 self._loaded = loaded
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error}") from error
         said = "ready" if ready.get("status") == "ready" else str(ready.get("detail", "readiness unknown"))
         return Scrape(self._url, self._clock(), samples, said, self._models, units)
@@ -134,7 +134,7 @@ class Scraper:
         try:
             response = await self._client.get(path)
             return msgspec.json.decode(response.content, type=dict[str, Any])
-        except (httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return {}
 
     async def _units(self) -> list[dict[str, Any]] | None:
