@@ -6,6 +6,7 @@ this machine could connect.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from bentoml._internal.utils import circus
@@ -18,6 +19,7 @@ def main() -> None:
     """Run the command `bentoml` with the arguments of this process."""
     library: Any = circus
     arbiter = library.Arbiter
+    os.environ.setdefault("BENTOML_DO_NOT_TRACK", "true")  # its server reports starts and use to its maker
     with service_folder() as folder:
         sockets = {"endpoint": f"ipc://{folder}/control", "pubsub_endpoint": f"ipc://{folder}/events"}
 

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from service.processes.envoy_server import STOP_SECONDS, interrupts_blocked
 from service.settings import FrontEnd, Settings
 from service.store.recorder import END_SECONDS
 from service.tracing.otlp import FLUSH_SECONDS
+from tests.environments import clean_environment
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -163,3 +166,21 @@ def test_only_a_removed_working_folder_is_left(tmp_path, monkeypatch, removed):
     workers.leave_removed_folder()
 
     assert Path.cwd() == (Path("/") if removed else folder)
+
+
+def test_bentomls_server_reports_nothing_to_its_maker():
+    code = """
+from bentoml._internal.utils.analytics.usage_stats import do_not_track
+from service.processes import bentoml_server
+bentoml_server.cli = lambda: print(do_not_track())
+bentoml_server.main()
+"""
+
+    environment = clean_environment()
+    environment.pop("BENTOML_DO_NOT_TRACK", None)
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "True\n", done.stderr
