@@ -43,6 +43,8 @@ def store_url(given: str, *, name: str = "RUL_STORE_URL") -> str:
         if not rest.removeprefix("/") or ":memory:" in rest:
             raise InvalidStoreUrl(f"{name}: expected sqlite:///FILE, a file that all workers share")
         return given
+    if "@" in rest.partition("?")[0].partition("@")[2]:  # SQLAlchemy takes the rest of the password as a host
+        raise InvalidStoreUrl(f"{name}: expected one @, before the host; write one of a password as %40")
     try:
         _ = urlsplit("//" + rest.rpartition("@")[2]).port
     except ValueError:

@@ -33,6 +33,8 @@ def test_postgresql_is_spoken_to_by_psycopg(scheme):
         "postgresql://rul:secret@db:5x/rul",
         "postgresql://rul:secret@db:99999/rul",
         "postgresql://rul:secret",
+        "postgresql://rul:p@secret@db/rul",
+        "postgresql://rul:p@x:secret@db:5432/rul",
     ],
 )
 def test_another_address_is_refused_without_being_repeated(given):
