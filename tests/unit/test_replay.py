@@ -145,3 +145,16 @@ def test_arrays_that_do_not_fit_together_are_refused(tmp_path, change):
 
     with pytest.raises(InvalidData, match="cannot be read, train again"):
         load_held_out(tmp_path)
+
+
+@pytest.mark.parametrize("place", [0.1, 0.3, 0.5])
+def test_a_run_with_a_damaged_byte_in_its_predictions_is_refused(tmp_path, place):
+    save_held_out(tmp_path, [life_of(end) for end in ENDS], FOLDS, PUMPS)
+    file = tmp_path / HELD_OUT_FILE
+    stored = bytearray(file.read_bytes())
+    at = int(place * len(stored))
+    stored[at : at + 20] = b"\xff" * 20
+    file.write_bytes(stored)
+
+    with pytest.raises(InvalidData, match="cannot be read"):
+        load_held_out(tmp_path)
