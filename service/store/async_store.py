@@ -96,6 +96,7 @@ class AsyncStore:
         self._progress: Final = progress
         self._retention_seconds: Final = retention_days * DAY_SECONDS
         self._purge_at = 0.0
+        self._clock = time(), monotonic()
         self._executor: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="units")
         self._asking = 0
         self._ingest: Final = Ingest(self._readings, observer.ingested)
@@ -261,7 +262,10 @@ class AsyncStore:
     def _chore(self, store: Store) -> Iterator[None]:
         self._count(store.judge_late_predictions())
         if monotonic() >= self._purge_at:
-            yield from store.purge(time() - self._retention_seconds)
+            # A clock that was set ahead counts from the next purge on: what a purge deletes is lost.
+            (before, then), self._clock = self._clock, (time(), monotonic())
+            now, seconds = self._clock
+            yield from store.purge(min(now, before + seconds - then) - self._retention_seconds)
             self._purge_at = monotonic() + PURGE_SECONDS
 
     async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:

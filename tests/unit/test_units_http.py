@@ -305,6 +305,22 @@ async def test_what_is_older_than_the_retention_is_purged(monkeypatch):
     assert asked == [1_000_000.0 - 24 * 60 * 60]
 
 
+async def test_a_clock_that_is_set_ahead_deletes_nothing_before_the_next_purge(monkeypatch):
+    day, late, asked = 24 * 60 * 60, LateStore(), []
+    late.purge = lambda before: [asked.append(before + day)]
+    monkeypatch.setattr(async_store, "PURGE_SECONDS", 0)
+    monkeypatch.setattr(async_store, "monotonic", lambda: 50.0)
+    clock = iter([1e9, 1e9, 1e9 + 365 * day, 1e9, 1e9 + day, 1e9 + day])
+    monkeypatch.setattr(async_store, "time", lambda: next(clock))
+    limits = {"lag_seconds": 0, "timeout_seconds": 20, "retention_days": 1}
+    store = AsyncStore(None, [], observer=FakeKeepingObserver(), **limits)
+
+    for _ in range(5):
+        [*store._chore(late)]
+
+    assert asked == [1e9, 1e9, 1e9, 1e9, 1e9 + day]
+
+
 @pytest.mark.parametrize("ask", ["history", "outcome"])
 async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
     late = LateStore()
