@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import grpc
+import grpc.aio
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import to_builtins
@@ -23,7 +24,7 @@ from service.core.queries import Explain
 from service.core.turns import LARGE_BYTES
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import KeyScope
-from service.errors import TooLarge, UnknownRoute
+from service.errors import TooLarge, UnknownRoute, release_frames
 from service.grpc.call import Context, Method, caller_of, exchanged, failure, finish, foreign, parsed
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
@@ -90,11 +91,30 @@ class Handlers(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(partial(_call, method))
 
 
-async def _call(method: Method, messages: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401 grpc's
+class _Messages:
+    """The messages of a call on `grpc.aio`, whose own iterator would keep the last one until a GC."""
+
+    def __init__(self, context: Any) -> None:  # noqa: ANN401 grpc's
+        self._context: Final = context
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        message = await self._context.read()
+        if message is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return message
+
+
+async def _call(method: Method, _messages: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401 grpc's
     try:
-        reply = await method(messages, context)
+        reply = await method(_Messages(context), context)
     except Exception as error:  # noqa: BLE001 grpc would show its text
         end = failure(error)
+        release_frames(
+            error
+        )  # grpc's own error refers to it, and to itself: the message would stay until a GC
         await context.abort(end.code, end.details, tuple(end.metadata))
     else:
         if reply is not None:

@@ -1,7 +1,10 @@
 """Bodies that come slowly or together: a deadline, a budget, and no byte before the key."""
 
 import asyncio
+import gc
 import gzip
+import sys
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -9,7 +12,10 @@ from structlog.testing import capture_logs
 
 from service.core.turns import LARGE_BYTES
 from service.edge import exchange
+from service.errors import MalformedBody
 from service.grpc import health
+from service.grpc.call import Aborted
+from service.grpc.servicers import Handlers
 from service.http import shell
 from tests.in_process import PREDICT, ask_grpc, framed, in_process, until
 
@@ -172,6 +178,34 @@ async def test_a_health_message_of_a_caller_without_a_key_takes_no_room(path):
 
         assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "5000 bytes" in answer.detail
+
+
+@pytest.mark.parametrize(
+    "error", [None, MalformedBody("no"), Aborted(grpc.StatusCode.NOT_FOUND, "no")], ids=type
+)
+async def test_a_call_on_grpc_aio_leaves_its_message_to_nobody(error):
+    kept = []
+
+    async def answer(messages, _context):
+        kept.append(message := await anext(messages))
+        if error is not None:
+            raise error
+        return message
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Handlers({CHECK: answer}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    gc.disable()  # reference counting alone frees it
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with suppress(grpc.aio.AioRpcError):
+                await channel.unary_unary(CHECK)(b"0" * 5000)
+        await server.stop(None)
+        references = sys.getrefcount(kept[0])
+        assert references == 2  # the list and the argument
+    finally:
+        gc.enable()
 
 
 async def test_a_silent_reflection_stream_ends():
