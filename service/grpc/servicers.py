@@ -102,7 +102,7 @@ class _Messages:
 
     async def __anext__(self) -> bytes:
         message = await self._context.read()
-        if message is grpc.aio.EOF:
+        if message is grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue] not in its types
             raise StopAsyncIteration
         return message
 
