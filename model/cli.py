@@ -107,8 +107,7 @@ def train(
     from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
     from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
-    from model.run import READS, Plan, Source, train_run  # noqa: PLC0415 with torch
-    from model.stages import stored_choice  # noqa: PLC0415 with torch
+    from model.run import Plan, Source, train_run  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     _check_folder(out, resume=resume, overwrite=overwrite)
@@ -122,11 +121,7 @@ def train(
     plan = Plan(trajectories, kind, network, config, folds, options)
     require_writable(out)  # not only after the updates are chosen, which takes minutes
     with connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster:
-        if resume:
-            stored, form = stored_choice(out / STATE_FILE)
-            plan = plan.with_options(**{READS: form.get(READS, False)}) if plan.may_read_settings else plan
-            steps = steps or stored
-        plan = plan.with_updates(steps) if steps else _chosen(plan, cluster)
+        plan = _with_choice(plan, steps, out / STATE_FILE if resume else None, cluster)
         try:
             with progress(plan.config.steps * (folds + 1)) as watch:
                 checkpoint, curve = train_run(
@@ -138,9 +133,17 @@ def train(
     _report(name, checkpoint.facts["metrics"], curve, out)
 
 
-def _chosen(plan: Plan, cluster: Cluster | None) -> Plan:
-    from model.run import LENGTHS, choose  # noqa: PLC0415 with torch
+def _with_choice(plan: Plan, steps: int | None, state: Path | None, cluster: Cluster | None) -> Plan:
+    """Return the plan with these updates, with the choice of an interrupted run, or with a new one."""
+    from model.run import LENGTHS, READS, choose  # noqa: PLC0415 with torch
+    from model.stages import stored_choice  # noqa: PLC0415 with torch
 
+    if state is not None:
+        stored, form = stored_choice(state)
+        plan = plan.with_options(**{READS: form.get(READS, False)}) if plan.may_read_settings else plan
+        steps = steps or stored
+    if steps:
+        return plan.with_updates(steps)
     tell(f"trying {', '.join(map(str, LENGTHS))} updates on held-out units, until more gain too little")
     return choose(plan, tell=_tell, cluster=cluster)
 

@@ -112,9 +112,7 @@ async def _call(method: Method, _messages: AsyncIterator[bytes], context: Any) -
         reply = await method(_Messages(context), context)
     except Exception as error:  # noqa: BLE001 grpc would show its text
         end = failure(error)
-        release_frames(
-            error
-        )  # grpc's own error refers to it, and to itself: the message would stay until a GC
+        release_frames(error)  # grpc's error refers to it and to itself: the message would stay until a GC
         await context.abort(end.code, end.details, tuple(end.metadata))
     else:
         if reply is not None:
