@@ -44,3 +44,7 @@ class Retryable(RemoteFailed):
         super().__init__(message)
         self.after_seconds = after_seconds
         self.may_be_done = may_be_done
+
+
+class Unreachable(Retryable):
+    """No connection; temporary if the server was reached before."""

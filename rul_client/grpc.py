@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from rul_client.address import Tls, is_loopback
-from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
+from rul_client.errors import KEY_HINT, RemoteFailed, Retryable, Unreachable
 from rul_client.http import TIMEOUT_SECONDS, ssl_context
 from rul_client.readings import Unit, Window, name_of
 from service.proto import rul_v1_pb2 as pb
@@ -92,7 +92,7 @@ class Rpc:
             ours = "x-request-id" in trailing
             is_lost = code is grpc.StatusCode.UNAVAILABLE and not ours
             if is_lost and channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                raise RemoteFailed(f"{self._url} cannot be reached: {detail}") from error
+                raise Unreachable(f"{self._url} cannot be reached: {detail}") from error
             message = f"{self._url} answered {code.name}: {detail}" + KEY_HINT * (code in KEYS)
             if is_lost:
                 raise Retryable(message, may_be_done=True) from error

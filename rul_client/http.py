@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from rul_client.address import Tls, checked_key, is_loopback
-from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable
+from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable, Unreachable
 
 TIMEOUT_SECONDS: Final = 60.0
 BAD_GATEWAY: Final = 502
@@ -73,7 +73,7 @@ async def request(
     try:
         response = await client.request(method, path, content=body, params=params, headers=headers)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, ssl.SSLError) as error:
-        raise RemoteFailed(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
+        raise Unreachable(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
     except httpx.RequestError as error:
         message = f"{url}: connection failed: {str(error) or type(error).__name__}"
         raise Retryable(message, may_be_done=True) from error

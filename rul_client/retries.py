@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-from rul_client.errors import RemoteFailed, Retryable
+from rul_client.errors import RemoteFailed, Retryable, Unreachable
 
 ATTEMPTS: Final = 6
 MAX_PAUSE_SECONDS: Final = 30.0
@@ -14,27 +14,35 @@ Result = TypeVar("Result")
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class Retries(NamedTuple):
-    """Retry policy.
+class Retries:
+    """Retry policy of one server.
 
-    Attributes:
+    Args:
         attempts: Maximum calls, including the first.
         sleep: Waits for the given seconds.
     """
 
-    attempts: int
-    sleep: Sleep
+    def __init__(self, attempts: int, sleep: Sleep) -> None:
+        self._attempts: Final = attempts
+        self._sleep: Final = sleep
+        self._was_reached = False  # a server that is gone since may restart; another may have a wrong address
 
     async def call(self, call: Callable[[], Awaitable[Result]], *, repeatable: bool = True) -> Result:
         """Call until success or a permanent failure; a call that is not repeatable must not run twice."""
         attempt = 1
         while True:
             try:
-                return await call()
+                result = await call()
             except Retryable as failure:
-                if attempt >= self.attempts or (failure.may_be_done and not repeatable):
+                self._was_reached |= not isinstance(failure, Unreachable)
+                is_unsure = failure.may_be_done and not repeatable
+                if attempt >= self._attempts or is_unsure or not self._was_reached:
                     tried = f"; tried {attempt} times" if attempt > 1 else ""
-                    raise RemoteFailed(f"{failure}{tried}") from failure
+                    unsure = "; the service may have done it" if is_unsure else ""
+                    raise RemoteFailed(f"{failure}{unsure}{tried}") from failure
                 pause = failure.after_seconds
-                await self.sleep(min(MAX_PAUSE_SECONDS, 2.0 ** (attempt - 2) if pause is None else pause))
+                await self._sleep(min(MAX_PAUSE_SECONDS, 2.0 ** (attempt - 2) if pause is None else pause))
+            else:
+                self._was_reached = True
+                return result
             attempt += 1

@@ -160,7 +160,10 @@ def _candidate(found: Candidate | None) -> str:
 
 
 def _change(to: Connection, method: str, path: str, body: Mapping[str, object] | None) -> None:
-    done = _ask(to, lambda client: client.request(method, f"/v1/models{path}", dict[str, Any], body))
+    def ask(client: AsyncClient) -> Awaitable[dict[str, Any]]:
+        return client.request(method, f"/v1/models{path}", dict[str, Any], body, repeatable=False)
+
+    done = _ask(to, ask)
     of = done["model"]
     typer.echo(f"{done['action']}: {of['name']} {of['version']}; models: {', '.join(done['models'])}")
 

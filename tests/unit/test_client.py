@@ -161,7 +161,7 @@ async def test_a_reading_without_a_cycle_is_not_sent_again_once_it_may_be_stored
     server = Server(problem(503), lost)
 
     async with server.client() as client:
-        with pytest.raises(RemoteFailed, match=r"tried 2 times$"):
+        with pytest.raises(RemoteFailed, match=r"; the service may have done it; tried 2 times$"):
             await client.append("a", {"x": 1})
     assert server.pauses == [0.5]
 
@@ -179,6 +179,19 @@ async def test_a_server_that_is_not_there_is_one_clear_line_at_once(lost, why):
     with pytest.raises(RemoteFailed, match=f"^{URL} cannot be reached: {why}$"):
         await server.ask()
     assert server.pauses == []
+
+
+@pytest.mark.parametrize("before", [good(), httpx.ReadError("reset")], ids=["answered", "lost"])
+async def test_a_server_that_was_there_before_is_waited_for_while_it_restarts(before):
+    refused = httpx.ConnectError("connection refused")
+    server = Server(before, refused, refused, good())
+
+    async with server.client() as client:
+        while len(server.requests) < 4:
+            answers = await client.predict(WINDOW)
+
+    assert answers[0].rul == 38.5
+    assert server.pauses == ([0.5, 1.0] if isinstance(before, httpx.Response) else [0.5, 1.0, 2.0])
 
 
 @pytest.mark.parametrize(
@@ -798,7 +811,7 @@ async def test_a_reading_without_a_cycle_is_not_sent_again_by_grpc_once_it_may_b
     stub = Stub(refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="Socket closed"))
 
     async with stub.client() as client:
-        with pytest.raises(RemoteFailed, match=r"Socket closed$"):
+        with pytest.raises(RemoteFailed, match=r"Socket closed; the service may have done it$"):
             await client.append("a", {"x": 1})
 
 
@@ -809,6 +822,18 @@ async def test_grpc_does_not_wait_for_a_server_that_is_not_there():
     with pytest.raises(RemoteFailed, match=r"^grpc://rul\.test cannot be reached: failed to connect to all$"):
         await stub.ask()
     assert stub.pauses == []
+
+
+async def test_grpc_waits_for_a_server_that_was_there_before():
+    lost = refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="failed to connect to all")
+    stub = Stub(GRPC_REPLY, lost, GRPC_REPLY, state=grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+
+    async with stub.client() as client:
+        for _ in range(2):
+            answers = await client.predict(WINDOW, model="fake", partial=True)
+
+    assert len(answers) == 1
+    assert stub.pauses == [0.5]
 
 
 async def test_a_grpc_refusal_is_one_line():

@@ -113,6 +113,18 @@ async def test_the_time_that_databases_write_for_none_is_named_and_the_rest_is_r
     assert "line 2: column 'time': expected a time such as" in capsys.readouterr().err
 
 
+async def test_a_service_that_fails_in_the_middle_of_a_file_leaves_word_of_what_was_reported(tmp_path):
+    server = Server(status=500)
+
+    stopped = r"no such unit; \S+ends\.csv: stopped at line 4 after 2 outcomes \(2 created\)"
+    with pytest.raises(RemoteFailed, match=stopped):
+        await report(
+            server, csv_file(tmp_path, HEADER, "1,failed,5,,", "2,failed,5,,", "unknown,failed,5,,", "3,failed,5,,")
+        )
+
+    assert [unit for unit, _ in server.taken] == ["1", "2"]
+
+
 async def test_corrections_are_marked(tmp_path):
     server = Server()
 
