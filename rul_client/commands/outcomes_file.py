@@ -18,7 +18,7 @@ from model.domain import LARGEST_CYCLE, InvalidData, RulError, printable
 from model.files import format_of
 from model.text_table import TextTable, date_of
 from rul_client.api import AsyncClient
-from rul_client.errors import Rejected
+from rul_client.errors import Rejected, RemoteFailed
 from service.store.judgement import OutcomeKind
 
 NEEDED: Final = ("unit", "kind", "cycle")
@@ -35,6 +35,7 @@ async def report_file(client: AsyncClient, path: Path, *, replace: bool) -> None
     Raises:
         InvalidData: the file cannot be read, or has no such columns.
         LinesRefused: some lines were not reported.
+        RemoteFailed: the service failed; the error says how many outcomes were reported before.
     """
     errors, results = Console(stderr=True, highlight=False, markup=False, soft_wrap=True), Counter[str]()
     async with client:
@@ -45,12 +46,20 @@ async def report_file(client: AsyncClient, path: Path, *, replace: bool) -> None
             except (InvalidData, Rejected) as error:
                 errors.print(f"rul: {path}: line {line}: {printable(str(error))}")
                 results["refused"] += 1
-    refused, total = results.pop("refused", 0), results.total()
-    counts = ", ".join(f"{count:,} {result}" for result, count in sorted(results.items()))
-    summary = f"{path}: {total:,} outcomes" + f" ({counts})" * bool(counts)
-    if refused:
-        raise LinesRefused(f"{summary}; {refused:,} of {total + refused:,} lines refused")
-    Console(highlight=False, markup=False, soft_wrap=True).print(summary)
+            except RemoteFailed as error:
+                raise RemoteFailed(
+                    f"{error}; {path}: stopped at line {line} after {_said(results)}"
+                ) from error
+    if refused := results["refused"]:
+        raise LinesRefused(f"{path}: {_said(results)}; {refused:,} of {results.total():,} lines refused")
+    Console(highlight=False, markup=False, soft_wrap=True).print(f"{path}: {_said(results)}")
+
+
+def _said(results: Counter[str]) -> str:
+    """Count the reported outcomes, in all and by result."""
+    reported = {result: count for result, count in sorted(results.items()) if result != "refused"}
+    counts = ", ".join(f"{count:,} {result}" for result, count in reported.items())
+    return f"{sum(reported.values()):,} outcomes" + f" ({counts})" * bool(counts)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

@@ -119,7 +119,8 @@ async def test_a_service_that_fails_in_the_middle_of_a_file_leaves_word_of_what_
     stopped = r"no such unit; \S+ends\.csv: stopped at line 4 after 2 outcomes \(2 created\)"
     with pytest.raises(RemoteFailed, match=stopped):
         await report(
-            server, csv_file(tmp_path, HEADER, "1,failed,5,,", "2,failed,5,,", "unknown,failed,5,,", "3,failed,5,,")
+            server,
+            csv_file(tmp_path, HEADER, "1,failed,5,,", "2,failed,5,,", "unknown,failed,5,,", "3,failed,5,,"),
         )
 
     assert [unit for unit, _ in server.taken] == ["1", "2"]
