@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 
+import psutil
 import pytest
 
 from rul_client.commands.bench.cli import PROTOCOLS
-from tests.integration.conftest import KEY, metric, rul
+from tests.environments import clean_environment
+from tests.integration.conftest import KEY, RUL, metric, rul
+from tests.waiting import wait_until
 
+SECONDS = 60
 ROUTES = {
     "json": ("http", "/v1/predict"),
     "binary": ("http", "/v2/models/{name}/infer"),
@@ -53,3 +59,23 @@ def test_where_no_call_is_answered_the_table_says_why_and_it_ends_with_1(strict)
     assert "504" in done.stdout
     assert "413" in done.stdout
     assert "no call was answered; 504" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_its_processes_end_with_it_at_once(server, number):
+    benched = subprocess.Popen(
+        [RUL, "bench", server.http, "--seconds", str(10 * SECONDS), "--processes", "2", "--callers", "2"],
+        env=clean_environment(),
+        stderr=subprocess.PIPE,
+    )
+    before = answered(server, "json")
+    wait_until(lambda: answered(server, "json") > before, SECONDS, what="a call")
+    children = psutil.Process(benched.pid).children()
+
+    benched.send_signal(number)
+
+    # Every process of the command holds this pipe open until it ends.
+    _, errors = benched.communicate(timeout=SECONDS)
+    assert benched.returncode == (-number if number is signal.SIGKILL else 128 + number)
+    assert len(children) == 3  # with that which multiprocessing starts for itself
+    assert b"Traceback" not in errors

@@ -7,11 +7,9 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final, NamedTuple
@@ -32,6 +30,7 @@ from rul_client.answers import Model
 from rul_client.api import AsyncClient
 from rul_client.commands.bench.payloads import Call, calls_of, simulated_pool
 from rul_client.commands.output import NothingAnswered, open_output, wide_console
+from rul_client.commands.processes import process_pool
 from rul_client.grpc import grpc_channel
 from rul_client.http import verification
 
@@ -169,14 +168,13 @@ def run_bench(
     pools = [simulated_pool(manifest) for _, manifest in models]
     measured: list[Measured] = []
     status = Console(stderr=True).status("")
-    # Forked processes would share what gRPC has begun in this one.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as executor, status:
+    with process_pool(processes) as pool, status:
         for protocol, callers, windows in scenarios:
             status.update(f"{protocol}, {callers} callers, {windows} windows a call")
             calls = calls_of(protocol, pools, windows, identical=identical, store=store)
             used = min(callers, processes)
             shares = [callers // used + (i < callers % used) for i in range(used)]
-            tallies = list(executor.map(partial(load, calls, target, seconds=seconds), shares))
+            tallies = list(pool.map(partial(load, calls, target, seconds=seconds), shares))
             scenario = {"protocol": protocol, "callers": callers, "windows": windows}
             measured.append(scenario | summarise(tallies, windows))
     title = f"{', '.join(f'{name.name} {name.version}' for name, _ in models)} at {target.url}"

@@ -8,12 +8,8 @@ tasks.
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import cache, partial
@@ -24,6 +20,7 @@ import pyarrow as pa
 from model.cluster import Cluster, ClusterFailed
 from model.domain import RulError
 from rul_client.answers import ModelName
+from rul_client.commands.processes import process_pool
 from rul_client.commands.score.job import Job, Tally
 from rul_client.commands.score.plan import Part
 from rul_client.commands.score.scorer import Scorer, score_part
@@ -40,24 +37,15 @@ def in_processes(count: int, job: Job, parts: Sequence[Part]) -> Generator[Tally
         WorkerDied: a process died; finished parts are kept.
         RulError: as `score_part` says, for the first part that fails.
     """
-    # Spawned, not forked: ONNX Runtime and pyarrow have threads, and a fork has none of them.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(count, len(parts)), context, _begin)
-    is_done = False
     try:
-        for ended in as_completed(pool.submit(_score, job, part) for part in parts):
-            yield ended.result()
-        is_done = True
+        with process_pool(min(count, len(parts)), _begin) as pool:
+            for ended in as_completed(pool.submit(_score, job, part) for part in parts):
+                yield ended.result()
     except BrokenProcessPool as error:
         raise WorkerDied(
             "a process of this run was killed, perhaps for its memory: run the same command again, "
             "finished parts are kept; fewer --workers need less memory"
         ) from error
-    finally:
-        pool.shutdown(wait=is_done, cancel_futures=True)
-        if not is_done:  # a failure or Ctrl+C: results of running parts would be unused
-            for process in multiprocessing.active_children():
-                process.terminate()
 
 
 def on_nodes(cluster: Cluster, job: Job, parts: Sequence[Part]) -> Generator[Tally]:
@@ -99,15 +87,6 @@ def _score(job: Job, part: Part) -> Tally:
 
 
 def _begin() -> None:
-    """Prepare a process: it ends with its parent, ignores Ctrl+C, and repeats no warning of its parent."""
+    """Prepare a process: it repeats no warning of its parent."""
     logging.disable(logging.WARNING)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     pa.set_cpu_count(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
