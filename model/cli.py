@@ -104,6 +104,7 @@ def train(
     import torch  # noqa: PLC0415 takes seconds
 
     from model.checkpoint import STATE_FILE  # noqa: PLC0415 with torch
+    from model.curve import write_curve  # noqa: PLC0415 with matplotlib
     from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
     from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
@@ -124,9 +125,11 @@ def train(
         plan = _with_choice(plan, steps, out / STATE_FILE if resume else None, cluster)
         try:
             with progress(plan.config.steps * (folds + 1)) as watch:
+                keep = partial(write_curve, folder=out)
                 checkpoint, curve = train_run(
-                    plan, name=name, source=source, folder=out, watch=watch, resume=resume, cluster=cluster
-                )
+                    plan, name=name, source=source, folder=out, watch=watch, keep=keep, resume=resume,
+                    cluster=cluster,
+                )  # fmt: skip
         except KeyboardInterrupt:
             tell(f"{out}: to continue, repeat the command with --resume")
             raise
@@ -193,10 +196,7 @@ def _print_curve(curve: Sequence[Check]) -> None:
 
 
 def _report(name: str, metrics: dict[str, float], curve: Sequence[Check], out: Path) -> None:
-    """Save the curve of a finished run; print its figures, also beside boosting, and the next command."""
-    from model.curve import write_curve  # noqa: PLC0415 with matplotlib
-
-    write_curve(curve, out)
+    """Print the figures of a finished run, also beside boosting, and the next command."""
     Console().print(_metrics_table(name, metrics))
     if caution := boosting_caution(metrics):
         say(caution)

@@ -196,13 +196,15 @@ def train_run(
     source: Source,
     folder: Path,
     watch: Watcher,
+    keep: Callable[[Sequence[Check]], None] = lambda _: None,
     resume: bool = False,
     cluster: Cluster | None = None,
 ) -> tuple[Checkpoint, list[Check]]:
     """Train, calibrate and save a network in `folder`; return it with the mean learning curve.
 
-    `watch` counts the updates of all networks. An interrupted run leaves its state in `folder`; `resume`
-    continues the run with the same result. A cluster trains all networks at once; this process does the rest.
+    `watch` counts the updates of all networks; `keep` stores the curve. Until then an interrupted run leaves
+    its state in `folder`; `resume` continues it with the same result. A cluster trains all networks at once;
+    this process does the rest.
     """
     folds, fleet = plan.folds, fleet_for(plan.fleet, plan.network)
     stages = Stages(folder / STATE_FILE, plan.origin(source.sha256), watch=watch, resume=resume)
@@ -229,8 +231,10 @@ def train_run(
     save_held_out(folder, *lives, fleet)
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
+    curve = mean_curve(curves)
+    keep(curve)
     (folder / STATE_FILE).unlink(missing_ok=True)
-    return checkpoint, mean_curve(curves)
+    return checkpoint, curve
 
 
 def _held_out(plan: Plan, fold: int, stages: Stages) -> tuple[Fold, FloatArray, list[Check]]:

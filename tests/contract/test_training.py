@@ -80,9 +80,19 @@ def fold_of(parts, net):
 PLAN = {"fleet": FLEET, "network": "flagship", "config": CONFIG, "folds": FOLDS}
 
 
-def run(units, folder, *, watch=lambda *_: None, source=SOURCE, resume=False, cluster=None, **change):
+def run(
+    units,
+    folder,
+    *,
+    watch=lambda *_: None,
+    keep=lambda _: None,
+    source=SOURCE,
+    resume=False,
+    cluster=None,
+    **change,
+):
     plan = Plan(units, **PLAN | change)
-    given = {"watch": watch, "source": source, "resume": resume, "cluster": cluster}
+    given = {"watch": watch, "keep": keep, "source": source, "resume": resume, "cluster": cluster}
     return train_run(plan, name="pumps", folder=folder, **given)
 
 
@@ -201,6 +211,18 @@ def test_finished_networks_of_an_interrupted_run_are_not_trained_again(resumed):
     *_, told = resumed
 
     assert told == list(range(29, 12 * (FOLDS + 1) + 1))  # the last check was at update 28
+
+
+def test_a_run_that_is_cut_before_its_curve_is_stored_goes_on(finished, units, tmp_path):
+    def cut(_curve):
+        raise PowerCut
+
+    with pytest.raises(PowerCut):
+        run(units, tmp_path, keep=cut)
+    kept, told = [], []
+    made, _ = run(units, tmp_path, resume=True, keep=kept.append, watch=lambda step, *_: told.append(step))
+
+    assert (made.facts, kept, told) == (finished[1].facts, [finished[2]], [])
 
 
 class HereAsCluster:
