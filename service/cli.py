@@ -59,6 +59,8 @@ def main() -> None:
     """Run `rul`: exit with 2 for wrong usage and 1 for a failure, with one line on standard error."""
     _open_streams()
     signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        signal.signal(signal.SIGHUP, _end)
     app = typer.Typer(
         cls=QuotingGroup,
         no_args_is_help=True,
@@ -91,7 +93,7 @@ def main() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind on SIGTERM, so that no part of a file, temporary folder or process is left."""
+    """Unwind on a signal, so that no part of a file, temporary folder or process is left."""
     signal.alarm(END_SECONDS)  # the default action ends the process: a library may swallow the exit
     sys.exit(128 + number)
 

@@ -115,12 +115,13 @@ async def _run_envoy(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
 
     def end(number: signal.Signals) -> None:
-        if stop.is_set() or number is signal.SIGINT:  # second signal, or from a terminal
+        if stop.is_set() or number is not signal.SIGTERM:  # second signal, or from a terminal
             hurry.set()
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
+            loop.add_signal_handler(number, end, number)
     announce = partial(_announce, is_local=settings.is_local())
     with _held_port(settings.host, settings.port) as port, service_folder() as folder:
         await Workers(settings, folder, port=port, ready=announce).run(stop, hurry)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
+import termios
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnxruntime
 import pytest
@@ -119,3 +123,27 @@ def test_on_a_terminal_the_start_ends_with_the_address_the_page_and_the_models(t
     assert re.fullmatch(rf"{url}  page; make demo for a simulated fleet", line.strip())
     assert not any(line.startswith("{") for line in log)
     assert not any("alembic" in line for line in log)
+
+
+def test_a_closed_terminal_ends_the_service_as_ctrl_c_does(tiny_bundle, tmp_path):
+    ours, theirs = pty.openpty()
+    settings = {"RUL_BUNDLES": str(tiny_bundle.path), "RUL_PORT": "0", "RUL_WORKERS": "1"}
+    with TemporaryDirectory(prefix="rul-") as folder:  # a socket's path has at most 108 characters
+        serving = subprocess.Popen(
+            [RUL, "serve"],
+            env=clean_environment(**settings, TMPDIR=folder, XDG_STATE_HOME=str(tmp_path)),
+            cwd=tmp_path,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),  # noqa: PLW1509 no threads here
+        )
+        os.close(theirs)
+        said = b""
+        while b"page" not in said:
+            said += os.read(ours, 1000)
+
+        os.close(ours)
+
+        assert serving.wait(SECONDS) == 0
+        assert not [*Path(folder).iterdir()]
