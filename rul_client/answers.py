@@ -42,6 +42,14 @@ class Model(ModelName, frozen=True):
     candidate: Candidate | None = None
 
 
+class Change(msgspec.Struct, frozen=True):
+    """A change of models: what was done, with which model, and the models that serve now."""
+
+    action: str
+    model: ModelName
+    models: list[str]
+
+
 class Warned(msgspec.Struct, frozen=True):
     """A reason to read an answer with care."""
 

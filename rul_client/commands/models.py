@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from model.domain import printable
 from rul_client.address import LOCAL, Credentials, asks_a_service, http_address, in_path, in_place_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def list_models(*, to: Connection) -> None:
         table.add_column(heading, no_wrap=True)
     for found in _ask(to, lambda client: client.models()):
         row = found.name, found.version, found.sha256[:12], found.provider
-        table.add_row(*row, _candidate(found.candidate))
+        table.add_row(*map(printable, (*row, _candidate(found.candidate))))
     Console(width=160, highlight=False, markup=False).print(table)
 
 
@@ -160,16 +161,18 @@ def _candidate(found: Candidate | None) -> str:
 
 
 def _change(to: Connection, method: str, path: str, body: Mapping[str, object] | None) -> None:
-    def ask(client: AsyncClient) -> Awaitable[dict[str, Any]]:
-        return client.request(method, f"/v1/models{path}", dict[str, Any], body, repeatable=False)
+    from rul_client.answers import Change  # noqa: PLC0415 every `rul` command loads this module
+
+    def ask(client: AsyncClient) -> Awaitable[Change]:
+        return client.request(method, f"/v1/models{path}", Change, body, repeatable=False)
 
     done = _ask(to, ask)
-    of = done["model"]
-    typer.echo(f"{done['action']}: {of['name']} {of['version']}; models: {', '.join(done['models'])}")
+    of = done.model
+    typer.echo(printable(f"{done.action}: {of.name} {of.version}; models: {', '.join(done.models)}"))
 
 
 def _ask(to: Connection, question: Callable[[AsyncClient], Awaitable[Result]]) -> Result:
-    from rul_client.api import AsyncClient  # noqa: PLC0415 every `rul` command loads this module
+    from rul_client.api import AsyncClient  # noqa: PLC0415 as above
 
     async def ask() -> Result:
         key, tls = to.credentials

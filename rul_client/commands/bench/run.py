@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from export.bundle import Manifest
+from model.domain import printable
 from rul_client.address import Tls
 from rul_client.answers import Model
 from rul_client.api import AsyncClient
@@ -178,7 +179,7 @@ def run_bench(
             scenario = {"protocol": protocol, "callers": callers, "windows": windows}
             measured.append(scenario | summarise(tallies, windows))
     title = f"{', '.join(f'{name.name} {name.version}' for name, _ in models)} at {target.url}"
-    wide_console(sys.stdout).print(table_of(title, measured))
+    wide_console(sys.stdout).print(table_of(printable(title), measured))
     if json_file is not None:
         names = [{"name": name.name, "version": name.version, "sha256": name.sha256} for name, _ in models]
         document: dict[str, Any] = {"url": target.url, "models": names, "scenarios": measured}
