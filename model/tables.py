@@ -269,7 +269,13 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
 
 
 def texts_of(column: pa.ChunkedArray) -> list[str]:
-    """Return the text of each cell, empty without one."""
+    """Return the text of each cell, empty without one; of times in UTC."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp(column.type.unit))  # a zone may be unknown here
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        column = column.cast(
+            pa.string()
+        )  # Python's end at the year 9999 and, without pandas, at microseconds
     return ["" if cell is None else str(cell).strip() for cell in column.to_pylist()]
 
 

@@ -198,6 +198,35 @@ def test_files_whose_newest_row_is_first_have_the_cycle_and_the_sensors_of_those
     assert newest == draft_fleet([write_csv(tmp_path / "oldest.csv", table, header=header)])
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("us", "Mars/Olympus"), pa.date32()])
+def test_times_with_a_type_are_the_cycle(tmp_path, kind):
+    days = pa.array([20_000 + day for _ in range(3) for day in range(30)], pa.int32()).cast(pa.date32())
+    table = {
+        "unit": [n // 30 for n in range(90)],
+        "when": days.cast(kind),
+        "flow": [n * 0.37 % 5 for n in range(90)],
+    }
+    pq.write_table(pa.table(table), tmp_path / "pumps.parquet")
+
+    draft = draft_fleet([tmp_path / "pumps.parquet"])
+
+    assert (draft.cycle_column, list(draft.columns)) == ("when", ["flow"])
+
+
+def test_a_time_that_python_cannot_hold_does_not_hide_the_other_columns(tmp_path):
+    beyond = pa.array([253_402_300_800] * 90, pa.int64()).cast(pa.timestamp("s"))  # the year 10000
+    table = {"unit": [n // 30 for n in range(90)], "cycle": [n % 30 for n in range(90)], "due": beyond}
+    pq.write_table(pa.table(table | {"flow": [n * 0.37 % 5 for n in range(90)]}), tmp_path / "pumps.parquet")
+
+    draft = draft_fleet([tmp_path / "pumps.parquet"])
+
+    assert (draft.cycle_column, list(draft.columns), draft.left_out) == (
+        "cycle",
+        ["flow"],
+        (("due", "text"),),
+    )
+
+
 @pytest.mark.parametrize("name", ["days_left", "cycles until failure", "time to failure", "countdown"])
 def test_a_column_that_counts_down_to_the_failure_is_no_cycle(tmp_path, name):
     table = [(unit, 30 - day, day * 0.37 % 5) for unit in (1, 2, 3) for day in range(30)]
