@@ -40,6 +40,11 @@ def show(opened: Visit, unit: str, *, query: str = "") -> Page:
 def falls_silent(client: httpx.Client, unit: str, *, seed: int, share: float, refused: int) -> int:
     """Store a life for a unit, then readings of one sensor only, whose windows are refused."""
     lives(client, unit, seed=seed, share=share)
+    return refused_readings(client, unit, refused=refused)
+
+
+def refused_readings(client: httpx.Client, unit: str, *, refused: int) -> int:
+    """Store readings of one sensor only, whose windows are refused; return the last cycle before them."""
     last: int = client.get(f"/v1/units/{unit}?model=fd001&limit=1").json()["readings"]["cycles"][-1]
     cycles = [*range(last + 1, last + 1 + refused)]
     body = {"cycles": cycles, "columns": {"sensor_2": [642.0] * refused}}

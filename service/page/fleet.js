@@ -203,8 +203,9 @@ class Fleet {
     }
     if (turn !== this.turn) return;
     this.takeSummary(page.summary, every?.summary);
-    if (this.total !== before || this.differs(page)) await this.reload();
-    else this.drawSummary();
+    if (this.total !== before || this.differs(page)) return void (await this.reload());
+    for (const unit of page.units) if (this.units.get(keyOf(unit)).last_cycle <= unit.last_cycle) this.units.set(keyOf(unit), unit);
+    this.draw();
   }
 
   /** Whether a fresh first page has other units; one outcome and one new unit do not change the total. */
