@@ -58,6 +58,16 @@ class Visit:
         """Show a view, by its hash."""
         self.page.goto(f"{self.base}/{place}")
 
+    def set_service_clock(self, *, ahead_seconds: int = 0) -> None:
+        """Let answers be dated this far ahead of the page's clock, which a test may set."""
+        self.page.add_init_script(
+            f"""const {{ get }} = Headers.prototype;
+            Headers.prototype.get = function (name) {{
+                const now = new Date(Date.now() + {1000 * ahead_seconds});
+                return name === "date" ? now.toUTCString() : get.call(this, name);
+            }};"""
+        )
+
     def shoot(self, name: str, *, whole: bool = False) -> None:
         """Keep a screenshot."""
         self.page.screenshot(path=self.folder / f"{name}-{self.look}.png", full_page=whole)

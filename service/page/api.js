@@ -1,5 +1,7 @@
 // Only this module calls the service. The API key stays in its memory.
 
+import { setClock } from "./format.js";
+
 /** Timeouts in seconds: of an answer, and of silence on the event stream, which has a heartbeat every 15 seconds. */
 export const limits = { answer: 30, silence: 40 };
 
@@ -62,6 +64,7 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
       if (error.name === "AbortError") throw error;
       throw new Problem(0, "No connection", "The service does not answer, or the network is down.");
     }
+    setClock(response.headers.get("date"));
     if (response.ok) return response;
     const problem = await problemOf(response);
     if (problem.status !== 401 || !(await renewed(used, problem))) throw problem;

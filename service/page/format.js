@@ -29,10 +29,22 @@ export function rulText(unit) {
   return unit.rul_state === "out_of_distribution" ? `${text}?` : text;
 }
 
+let ahead = 0; // milliseconds from the reader's clock, which may be hours wrong, to that of the service
+
+/** Take the service's time from the `date` header of an answer. */
+export function setClock(date) {
+  ahead = Date.parse(date) - Date.now() || 0;
+}
+
+/** The seconds since a time, by the service's clock. */
+export function secondsSince(time) {
+  return Math.max(0, (Date.now() + ahead - Date.parse(time)) / 1000);
+}
+
 /** Format the age of a time: "12 s", "3 min", "5 h", "2 d". */
-export function age(time, now = Date.now()) {
+export function age(time) {
   if (!time) return "–";
-  const seconds = Math.max(0, (now - Date.parse(time)) / 1000);
+  const seconds = secondsSince(time);
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;

@@ -1,7 +1,7 @@
 // One unit of the fleet as a row: state, RUL with its interval as a band, probability, trend, age.
 
 import { h, svg } from "./dom.js";
-import { age, isCapped, moment, number, percent, rulText } from "./format.js";
+import { age, isCapped, moment, number, percent, rulText, secondsSince } from "./format.js";
 import { STATES, badge, stateOf } from "./parts.js";
 
 const LISTED_SECONDS = 5; // a prediction is listed within a second or two of its readings
@@ -40,8 +40,7 @@ function meaning(unit) {
 
 /** A note of the last answered cycle, if later readings have no answer. */
 function unanswered(unit) {
-  const waited = (Date.now() - Date.parse(unit.last_reading_at)) / 1000;
-  if (!(unit.last_reading_cycle > unit.last_cycle && waited > LISTED_SECONDS)) return null;
+  if (!(unit.last_reading_cycle > unit.last_cycle && secondsSince(unit.last_reading_at) > LISTED_SECONDS)) return null;
   return h("span", { class: "small stale" }, `not answered since cycle ${number(unit.last_cycle)}`);
 }
 

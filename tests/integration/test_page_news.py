@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import expect
@@ -11,7 +12,7 @@ from playwright.sync_api import expect
 from service.edge.keys import GRANTABLE, add_key, revoke_key
 from tests.browser import desktop, each_look, expecting, screenshot_folder, visit
 from tests.integration.conftest import running
-from tests.page_unit import falls_silent, lives, read_on, show
+from tests.page_unit import falls_silent, lives, read_on, refused_readings, show
 
 SECONDS = 60
 HEARD = """async (name) => {
@@ -54,11 +55,32 @@ def test_nothing_is_counted_from_an_answer_that_later_readings_have_not(opened, 
 @desktop
 def test_the_age_of_a_units_answer_grows(opened, http):
     lives(http, "ageing", seed=5, share=0.3)
+    opened.set_service_clock()
     opened.page.clock.install()
     page = show(opened, "ageing")
     opened.page.clock.fast_forward(120_000)
 
     expect(page.locator(".unit-head")).to_contain_text("answered 2 min ago")
+
+
+@desktop
+def test_ages_are_by_the_clock_of_the_service_if_the_readers_is_wrong(opened, http):
+    lives(http, "in-time", seed=5, share=0.3)
+    opened.page.clock.install(time=datetime.now(UTC) + timedelta(hours=3))
+    opened.go("#/?q=in-time")
+
+    expect(opened.page.locator(".rows time")).to_have_text(re.compile(r"^\d+ s$"))
+
+
+@desktop
+def test_the_list_says_by_itself_that_readings_are_not_answered(opened, http):
+    lives(http, "quiet", seed=5, share=0.4)
+    opened.go("#/?q=quiet")
+    row = opened.page.locator(".rows [role=row]")
+    expect(row).to_have_count(1)
+    last = refused_readings(http, "quiet", refused=60)
+
+    expect(row.locator(".stale")).to_have_text(f"not answered since cycle {last}")
 
 
 @contextmanager

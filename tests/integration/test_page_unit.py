@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import expect
@@ -287,7 +286,7 @@ def test_a_unit_whose_last_readings_have_no_answer_says_since_which_cycle(opened
     unit = f"silent-{look}"
     last = falls_silent(http, unit, seed=5, share=0.4, refused=60)
     words = f"not answered since cycle {last}"
-    opened.page.clock.set_fixed_time(datetime.now(UTC) + timedelta(minutes=1))
+    opened.set_service_clock(ahead_seconds=60)
     opened.go(f"#/?q={unit}")
     expect(opened.page.locator(".rows [role=row] .stale")).to_have_text(words)
     opened.check_fits()
@@ -389,7 +388,7 @@ def test_the_cycle_of_the_last_answer_does_not_run_into_the_rul(opened, http, wi
     unit = f"silent-{width}"
     last = falls_silent(http, unit, seed=7, share=0.6, refused=45)
     opened.page.set_viewport_size({"width": width, "height": 800})
-    opened.page.clock.install(time=datetime.now(UTC) + timedelta(minutes=1))
+    opened.set_service_clock(ahead_seconds=60)
     opened.go(f"#/?q={unit}")
     row = opened.page.locator(".rows [role=row]").first
     expect(row.locator(".stale")).to_have_text(f"not answered since cycle {last}")
