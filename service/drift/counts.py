@@ -1,8 +1,8 @@
 """Counts of recent windows, a sum over the workers.
 
 Many windows are counted at once in a few array operations. Counts are kept in a ring of float64 blocks in a
-given array. Every number in it is a sum over windows, so rings of several workers add up element by element.
-A full ring overwrites its oldest block, so it slides.
+given array. Every number in it but `turn` is a sum over windows, so rings of several workers add up element
+by element. A full ring overwrites its oldest block, so it slides.
 
 Only the last reading of a window is counted, because the unit's next window repeats the others. This module
 must not know what counts are compared with.
@@ -41,6 +41,7 @@ def layout_of(reference: DriftReference) -> np.dtype[np.void]:
     entropy: [H, 3].
     units: [251], windows of the units that share a slot.
     windows, unseen: windows, and those whose last reading is in no regime.
+    turn: how many blocks the worker had filled before this one.
     """
     regimes, columns, bands, _ = reference.low.shape
     shapes = {
@@ -51,6 +52,7 @@ def layout_of(reference: DriftReference) -> np.dtype[np.void]:
         "units": (UNIT_SLOTS,),
         "windows": (),
         "unseen": (),
+        "turn": (),
     }
     return np.dtype([(name, np.float64, shape) for name, shape in shapes.items()])
 
@@ -89,7 +91,7 @@ class DriftCounts:
         self._reference: Final = reference
         self._cuts: Final = np.moveaxis(reference.cuts, 2, 0).copy()  # [9, R, F]
         self._full: Final = windows // (len(self._ring) * workers)
-        self._at = 0
+        self._at = int(self._ring["turn"].argmax())  # that of the worker before this one
         self._nameless = 0
 
     def count(self, answers: Answers, units: Sequence[str | None]) -> None:
@@ -114,8 +116,10 @@ class DriftCounts:
     def _block(self) -> Any:  # noqa: ANN401 NumPy has no type for one record of a structured array
         """Return the block to count into: the current one or, if that is full, the next one, emptied."""
         if self._ring["windows"][self._at] >= self._full:
+            turn = self._ring["turn"][self._at] + 1
             self._at = (self._at + 1) % len(self._ring)
             self._ring[self._at] = 0
+            self._ring["turn"][self._at] = turn
         return self._ring[self._at]
 
     def _regimes(self, last: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:

@@ -165,6 +165,16 @@ def test_the_window_slides_and_forgets():
     assert after["columns"][0, 1, 9] < 100
 
 
+def test_the_window_slides_on_when_workers_are_restarted():
+    ring = counted(*[batch(np.full((50, 3), 99.0), seed=i) for i in range(10)], windows=500)
+
+    for i in range(30):
+        restarted = DriftCounts(ring, REFERENCE, windows=500)
+        restarted.count(*batch(as_in_training(30, seed=i), seed=i))
+
+    assert totals_of(ring, REFERENCE)["columns"][0, 1, 9] < 100
+
+
 def test_workers_share_the_sliding_window():
     batches = [batch(as_in_training(50, seed=i), seed=i) for i in range(40)]
 
