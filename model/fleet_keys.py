@@ -49,7 +49,8 @@ KEYS: Final = (
         "Column of whole numbers that rise, at most 16777216, or of dates.",
         "RUL and all keys below are in these cycles. Rows may be in any order; no cycle may appear twice, "
         "and a skipped one counts as missing. Dates number each unit's readings 1, 2, .. in order of time, "
-        "so files must hold whole lives."),
+        "so files must hold whole lives; those without a zone are in UTC, so write local ones with their "
+        "offset."),
     Key(TOP, "cap", "125.0", "RUL in cycles above which an answer is \"at least\".",
         "About where wear begins to show. Too high: the model guesses from the average life. "
         "Too low: it warns late. `rul inspect` suggests one."),
