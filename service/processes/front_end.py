@@ -133,10 +133,13 @@ def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
     if not sys.stderr.isatty():
         logs.logger().info("service started", url=url, models=models, only_this_machine=is_local)
         return
-    print(f"rulserve answers HTTP and gRPC (models: {', '.join(models)})", file=sys.stderr)  # noqa: T201
-    print(f"{url}  page; make demo for a simulated fleet", file=sys.stderr)  # noqa: T201
+    lines = [
+        f"rulserve answers HTTP and gRPC (models: {', '.join(models)})",
+        f"{url}  page; make demo for a simulated fleet",
+    ]
     if is_local:
-        print("only this machine can connect; --host 0.0.0.0 lets others", file=sys.stderr)  # noqa: T201
+        lines.append("only this machine can connect; --host 0.0.0.0 lets others")
+    sys.stderr.write("".join(f"{line}\n" for line in lines))  # at once: the terminal may close
 
 
 @contextmanager
