@@ -260,7 +260,7 @@ def test_a_trial_that_diverges_is_not_the_one_of_lowest_rmse(files):
     pytest.importorskip("optuna", reason="Optuna is not installed")
     options = ("--set", "batch=8", "--set", "learning_rate=1e30,0.003", "--folds", 2, "--only", 1)
 
-    result = experiment(files, "--row", "flagship", *options, "--search", 4)
+    result = experiment(files, "--row", "flagship", *options, "--search", 2)
 
     assert result.exit_code == 0, result.exception
     *rows, last = result.stdout.splitlines()
