@@ -1,7 +1,7 @@
 // One answer in words: RUL, interval, failure probabilities, reasons and warnings.
 
 import { h, svg } from "./dom.js";
-import { isCapped, number, percent, rulText, signed } from "./format.js";
+import { isCapped, number, percent, rulText } from "./format.js";
 
 const FEW_WARNINGS = 3;
 const STATES = {
@@ -52,7 +52,7 @@ export function reasons(prediction) {
   return [
     h("h2", {}, "Why"),
     sentence ? h("p", { class: "sentence" }, sentence) : h("p", { class: "muted" }, "This model gives no reasons for its answers."),
-    more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause, explanation.cycles[0])))),
+    more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause)))),
     first && explanation.together && h("p", { class: "small" }, `${explanation.together.text}.`),
     trust && h("p", { class: `trust ${trust}` }, h("strong", {}, `Explanation ${trust}`), h("span", { class: "muted" }, ` ${grounds(trust, explanation)}`)),
     warnings.length > 0 && h("div", { class: "warnings" },
@@ -66,8 +66,8 @@ function warning({ code, detail, column }) {
   return h("li", {}, h("strong", {}, column ?? code.replaceAll("_", " ")), ` ${detail}`);
 }
 
-function clauseText({ column, side, since_cycle: since, cycles, without }, first) {
-  return [h("strong", {}, column), ` ${side} since cycle ${since}${since === first ? " or earlier" : ""} `, h("strong", {}, signed(cycles)), h("span", { class: "muted" }, ` · without it ${number(without)}`)];
+function clauseText({ column, text }) {
+  return [h("strong", {}, column), `${text.slice(column.length)}.`];
 }
 
 /** The grounds of the trust, with their figures if there are any. */

@@ -29,6 +29,12 @@ export function rulText(unit) {
   return unit.rul_state === "out_of_distribution" ? `${text}?` : text;
 }
 
+/** Format a RUL with its interval: "8 (5–11)", at the cap "≥ 125 (122+)". */
+export function rulWithInterval({ rul, lower, upper }) {
+  const capped = isCapped({ rul, interval: { upper } });
+  return `${capped ? "≥ " : ""}${number(rul)} (${number(lower)}${capped ? "+" : `–${number(upper)}`})`;
+}
+
 let ahead = 0; // milliseconds from the reader's clock, which may be hours wrong, to that of the service
 
 /** Take the service's time from the `date` header of an answer. */

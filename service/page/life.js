@@ -6,7 +6,7 @@
 import { colour, Stack, traces, uplot } from "./charts.js";
 import { h, put } from "./dom.js";
 import { factsOf, isFlat, readingAt, usualAt, worded } from "./facts.js";
-import { number, percent, signed } from "./format.js";
+import { number, percent, rulWithInterval, signed } from "./format.js";
 import { Heatmap } from "./heatmap.js";
 import { readingsPanel, table } from "./readings.js";
 
@@ -91,8 +91,8 @@ function rulChart(stack, facts, state) {
     series,
     bands: [{ upper: 0, lower: 1, fill: "--band" }],
     range: () => [0, top],
-    label: `Remaining useful life from cycle ${facts.first} to ${facts.latest}. Latest: ${number(latest.rul)} cycles, between ${number(latest.lower)} and ${number(latest.upper)}.${failed ? ` The unit failed at cycle ${facts.end.cycle}.` : ""}`,
-    word: (i) => (past[i].rul === undefined ? "" : `${number(past[i].rul)} (${number(past[i].lower)}–${number(past[i].upper)})${past[i].truth === undefined ? "" : `, truth ${number(past[i].truth)}`}`),
+    label: `Remaining useful life from cycle ${facts.first} to ${facts.latest}. Latest: ${rulWithInterval(latest)} cycles.${failed ? ` The unit failed at cycle ${facts.end.cycle}.` : ""}`,
+    word: (i) => (past[i].rul === undefined ? "" : `${rulWithInterval(past[i])}${past[i].truth === undefined ? "" : `, truth ${number(past[i].truth)}`}`),
     paint: (u, ctx) => {
       paintZone(u, ctx, facts.model.health_bounds.critical_below);
       if (facts.end) paintMark(u, ctx, facts.end.cycle, facts.end.kind, "--ink");

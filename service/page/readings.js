@@ -2,7 +2,7 @@
 
 import { h, put } from "./dom.js";
 import { readingAt, usualAt, worded } from "./facts.js";
-import { number, percent, signed } from "./format.js";
+import { number, percent, rulWithInterval, signed } from "./format.js";
 
 /** Make the panel of one cycle; returns `{ root, show(cycle, name) }`. */
 export function readingsPanel(facts, { explainAt, onCycle }) {
@@ -36,13 +36,13 @@ export function readingsPanel(facts, { explainAt, onCycle }) {
 function wordsAt(facts, cycle) {
   const past = facts.byCycle.predictions.get(cycle);
   const takes = facts.byCycle.contributions.get(cycle);
-  return [past?.rul !== undefined && `${number(past.rul)} cycles left`, takes !== undefined && `contribution ${signed(takes)}`].filter(Boolean).join(", ") || "no prediction";
+  return [past?.rul !== undefined && `${rulWithInterval(past)} cycles left`, takes !== undefined && `contribution ${signed(takes)}`].filter(Boolean).join(", ") || "no prediction";
 }
 
 function cycleFacts(facts, cycle) {
   const past = facts.byCycle.predictions.get(cycle);
   const rows = [
-    ["RUL then", past?.rul !== undefined && `${number(past.rul)} (${number(past.lower)}–${number(past.upper)})`],
+    ["RUL then", past?.rul !== undefined && rulWithInterval(past)],
     ["Truth", past?.truth !== undefined && number(past.truth)],
     ["Contribution", facts.byCycle.contributions.has(cycle) && signed(facts.byCycle.contributions.get(cycle))],
     ["Evidence", facts.byCycle.evidence.get(cycle) != null && percent(facts.byCycle.evidence.get(cycle), 1)],

@@ -355,6 +355,26 @@ def test_a_sentence_about_all_sensors_together_stands_once(opened, http):
 
 
 @desktop
+def test_every_clause_stands_as_the_answer_words_it(opened, http):
+    lives(http, "worded", seed=7, share=0.95)
+    page = show(opened, "worded")
+
+    shown = page.get_by_role("region", name="Why").locator(".clauses li").all_inner_texts()
+
+    explained = http.get("/v1/units/worded/explanation?model=fd001").json()["prediction"]["explanation"]
+    assert "mostly" in explained["clauses"][1]["text"]
+    assert shown == [f"{clause['text']}." for clause in explained["clauses"][1:]]
+
+
+@desktop
+def test_no_chart_shows_a_capped_rul_as_an_exact_number(opened, http):
+    lives(http, "young", seed=7, share=0.15)
+    page = show(opened, "young")
+
+    expect(page.locator(".charts figure").first).to_contain_text(re.compile(r"≥ 125 \(\d+\+\)"))
+
+
+@desktop
 def test_heads_that_could_not_be_read_are_read_when_their_fold_is_opened_again(opened):
     page = show(opened, "worn")
     page.route("**/infer", lambda route: route.abort(), times=1)
