@@ -100,7 +100,7 @@ def save_tensors(path: Path, values: dict[str, Any]) -> None:
     content = BytesIO()  # PyTorch words a full disk as a fault of its own
     torch.save(values, content)
     with whole_file(path) as part:
-        part.write_bytes(content.getbuffer())
+        part.write_bytes(content.getvalue())
 
 
 def load_tensors(path: Path) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Files that commands write appear only when they are complete."""
 
+import io
 import resource
+import traceback
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,19 @@ def test_a_run_that_does_not_fit_on_the_disk_is_one_clear_line(tmp_path):
         save_tensors(path, {"weights": torch.zeros(9999)})
 
     assert not list(tmp_path.iterdir())
+
+
+# Collected with its view, a buffer is a line of noise in Python 3.13 and a segmentation fault in 3.12.
+@pytest.mark.usefixtures("full_disk")
+def test_a_run_that_does_not_fit_on_the_disk_leaves_no_view_of_its_bytes(tmp_path):
+    with pytest.raises(CannotWrite) as failed:
+        save_tensors(tmp_path / "state.pt", {"weights": torch.zeros(9999)})
+
+    variables = [
+        value for frame, _ in traceback.walk_tb(failed.tb) for value in list(frame.f_locals.values())
+    ]
+    [content] = [value for value in variables if isinstance(value, io.BytesIO)]
+    content.close()  # BufferError while a view of it is alive
 
 
 @pytest.mark.usefixtures("full_disk")
