@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -171,3 +172,20 @@ def test_a_target_names_programs_in_a_folder_whose_name_has_a_space(target, tmp_
 
     assert [word for word in words if word.startswith(f"{folder}/.venv")]
     assert str(tmp_path / "a") not in words
+
+
+@pytest.mark.parametrize(
+    ("package", "file", "pattern"),
+    [
+        ("grpcio", "rul_v1_pb2_grpc.py", r"GRPC_GENERATED_VERSION = '(\d+)\.(\d+)\.(\d+)'"),
+        ("protobuf", "rul_v1_pb2.py", r"Domain\.PUBLIC,\s+(\d+),\s+(\d+),\s+(\d+),"),
+    ],
+)
+def test_generated_code_runs_with_the_oldest_version_allowed(package, file, pattern):
+    generated = re.search(pattern, (ROOT / "service" / "proto" / file).read_text("utf-8"))
+    [wish] = [each for each in map(Requirement, PROJECT["dependencies"]) if each.name == package]
+
+    [oldest] = [bound.version for bound in wish.specifier if bound.operator == ">="]
+
+    assert generated is not None
+    assert Version(oldest) >= Version(".".join(generated.groups()))
