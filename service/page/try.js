@@ -209,7 +209,7 @@ class TryView {
       },
     });
     return h("div", { class: "card try-cycle" },
-      h("div", { class: "title" }, h("h2", {}, `Unit ${this.unit}`), badge(stateOf(prediction)), fails && h("span", { class: "muted" }, `true RUL ${number(fails - cycle)} cycles`)),
+      h("div", { class: "title" }, h("h2", {}, `Unit ${this.unit}`), badge(stateOf(prediction)), fails && h("span", { class: "muted" }, `true RUL ${number(fails - cycle)} cycle${fails - cycle === 1 ? "" : "s"}`)),
       h("label", { for: "try-cycle" }, "Answer at cycle ", said), slider);
   }
 
