@@ -183,6 +183,40 @@ def test_a_file_that_holds_no_readings_is_refused_with_its_reason(opened, text, 
 
 
 @desktop
+def test_a_row_with_other_cells_than_the_header_is_refused_as_its_values_would_shift(opened, life):
+    lines = csv(life, cycles=60).splitlines()
+    lines[3] = lines[3].replace(".", ",", 1)
+    page = drop(opened, "commas.csv", "\n".join(lines))
+
+    expect(page.get_by_role("alert")).to_contain_text(re.compile(r"Row 4 \(A, 3, .* has 20 cells, .* 19"))
+
+
+@desktop
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace("sensor_3", "sensor_2"), "sensor_2 is more than once in the first row"),
+        (lambda text: re.sub(r"(?m)^A;5;[^;]*", "A;5;1.000", text), "such as “1.000”; read as missing"),
+        (lambda text: re.sub(r"(?m)^A;5;[^;]*", "A;5;0x10", text), "such as “0x10”; read as missing"),
+    ],
+    ids=["column twice", "thousands beside decimal commas", "hexadecimal"],
+)
+def test_what_a_file_leaves_open_is_said(opened, life, change, said):
+    page = drop(opened, "open.csv", change(csv(life, cycles=60, separator=";")))
+
+    expect(page.get_by_role("list", name="Mismatches")).to_contain_text(said)
+
+
+@desktop
+def test_units_that_excel_saves_with_umlauts_stay_apart(opened, life):
+    first, second = (csv(life, cycles=60, separator=";", unit=unit) for unit in "ÄÖ")
+    text = "\r".join([*first.splitlines(), *second.splitlines()[1:]])
+    page = drop(opened, "Mappe.csv", text, encoding="windows-1252")
+
+    assert page.get_by_label("Unit", exact=True).locator("option").all_inner_texts() == ["Ä", "Ö"]
+
+
+@desktop
 def test_rows_without_order_gaps_and_repeats_are_placed_by_cycle(opened, life):
     head, *rows = csv(life, cycles=100).splitlines()
     mixed = [*rows[50:], *rows[:40], rows[60]]
