@@ -273,9 +273,8 @@ def texts_of(column: pa.ChunkedArray) -> list[str]:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp(column.type.unit))  # a zone may be unknown here
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        column = column.cast(
-            pa.string()
-        )  # Python's end at the year 9999 and, without pandas, at microseconds
+        # Times of Python end at the year 9999 and, without pandas, at microseconds.
+        column = column.cast(pa.string())
     return ["" if cell is None else str(cell).strip() for cell in column.to_pylist()]
 
 
