@@ -137,9 +137,9 @@ class Answers:
 
     @cached_property
     def reported(self) -> Outputs:
-        """The outputs as reported: a RUL near the cap is the cap, as its state says."""
-        near_cap = self.state == _AT_LEAST_CAP
-        return replace(self.outputs, rul=np.where(near_cap, np.float32(self.manifest.cap), self.outputs.rul))
+        """The outputs as reported: a RUL near the cap is the cap, in every state."""
+        cap = np.float32(self.manifest.cap)
+        return replace(self.outputs, rul=np.where(self.outputs.rul >= NEAR_CAP * cap, cap, self.outputs.rul))
 
     # Lists of plain numbers: one conversion per batch instead of one per value.
 

@@ -115,9 +115,8 @@ class Checker:
     def _adds_up(self, case: Case, since: Mapping[str, int], said: Clause | Together) -> bool:
         rul, numbers = case.prediction.rul, NUMBERS.search(said.text)
         assert numbers, said.text
-        without, near_cap = self._without(case, since), NEAR_CAP * self._manifest.cap
         return (
-            (abs(without - said.without) <= TOLERANCE or min(without, said.without) >= near_cap)
+            abs(self._without(case, since) - said.without) <= TOLERANCE
             and abs(rul - said.without - said.cycles) <= TOLERANCE
             and [*map(int, numbers.groups())]
             == [abs(round(rul) - round(said.without)), round(said.without), round(rul)]
@@ -133,7 +132,8 @@ class Checker:
             values = readings[start:, self._names.index(column)]
             values[:] = np.where(np.isnan(values), np.nan, middle)
         lengths, last = np.array([len(readings)]), np.array([case.last_cycle], np.float32)
-        return float(self._session.answer(readings[None], lengths, last)["rul"][0])
+        rul = float(self._session.answer(readings[None], lengths, last)["rul"][0])
+        return self._manifest.cap if rul >= NEAR_CAP * self._manifest.cap else rul
 
 
 def leads(case: Case, moved: frozenset[str]) -> tuple[bool, bool]:

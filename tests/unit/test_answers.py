@@ -49,6 +49,16 @@ def test_of_several_states_the_one_that_is_described_last_is_given(cycles, novel
     assert states == [re.findall(r"`(\w+)`:", RulState.__doc__)[place]]
 
 
+@pytest.mark.parametrize("novelty", [0.5, 3.0])
+def test_a_rul_near_the_cap_is_the_cap_in_every_state(answers, novelty):
+    rul = np.array([122.4, 122.6, 125.0], np.float32)
+    near = replace(answers.outputs, rul=rul, novelty=np.full(3, novelty, np.float32))
+
+    reported = Answers(answers.asked, near, MANIFEST, RULES).rul
+
+    assert reported == pytest.approx([122.4, 125.0, 125.0])
+
+
 def test_entropy_is_over_its_largest_value_for_each_windows_own_length(answers):
     np.testing.assert_allclose(answers.entropy_ratio, [1.0, 1.0, np.nan], rtol=1e-6)
     np.testing.assert_allclose(answers.effective, [4.0, 8.0, 1.0], rtol=1e-6)

@@ -145,13 +145,12 @@ class PeopleTable(RowWriter):
         style = "dim" if doubtful else HEALTH_STYLES.get(health, "")
         ends = row["rul_lower"], row["rul_upper"]
         low, high = (self._cycles(end).rjust(self._number) for end in ends)
-        rul = self._cap if state == RulState.AT_LEAST_CAP else row["rul"]
         sensors = (_weight(row, name) for name in ("top_sensor", "second_sensor"))
         trust = row.get("trust") or ""
         stop = "never" if row.get("act_at_cycle") is None else str(row["act_at_cycle"])
         ratio = row.get("cost_ratio")
         return cells | {
-            "RUL": Text(self._cycles(rul), style),
+            "RUL": Text(self._cycles(row["rul"]), style),
             "interval": self._text(f"{low} \N{EN DASH} {high}"),
             "drawing": self._text(self._drawing(row["rul"], *ends), style),
             "health": self._text(f"● {health}", style),
