@@ -258,6 +258,7 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
     cells = column.combine_chunks()
     if pa.types.is_floating(cells.type):
         cells = pa.array(cells.to_numpy(zero_copy_only=False), from_pandas=True)  # NaN is missing
+    if pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
         with contextlib.suppress(pa.ArrowInvalid):
             cells = cells.cast(pa.int64())
     if pa.types.is_dictionary(cells.type):

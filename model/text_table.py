@@ -43,7 +43,7 @@ CYCLE: Final = "a whole number, or a date such as 2026-03-01 or 01.03.2026"
 """Content of a column of cycles, for errors."""
 DATE: Final = "a date such as 2026-03-01, 2026-03-01 13:00 or 01.03.2026"
 """Content of a column of dates, likewise."""
-DECIMAL_COMMA: Final = re.compile(rb'(?:^|[;\t|\n]) *"?[-+]?\d+,\d+"? *(?=[;\t|\n]|$)')
+DECIMAL_COMMA: Final = re.compile(rb'(?:^|[;\t|\n]) *"?[-+]?\d+,\d+(?:[eE][-+]?\d+)?"? *(?=[;\t|\n]|$)')
 MOST_CELLS: Final = 10**9
 """Maximum cells of the rectangle from A1 to the last cell, which the library allocates."""
 MOST_BYTES: Final = 2**31

@@ -169,9 +169,10 @@ def test_a_cell_that_is_no_number_as_the_file_writes_them_is_refused(tmp_path, c
         read_trajectories(csv_file(tmp_path / "pumps.csv", rows=rows, delimiter=delimiter), PUMPS)
 
 
-def test_quoted_decimal_commas_are_read_between_semicolons(tmp_path):
+@pytest.mark.parametrize("exponent", ["", "E+00"])
+def test_quoted_decimal_commas_are_read_between_semicolons(tmp_path, exponent):
     rows = [
-        [f'"{str(cell).replace(".", ",")}"' if isinstance(cell, float) else cell for cell in row]
+        [f'"{str(cell).replace(".", ",")}{exponent}"' if isinstance(cell, float) else cell for cell in row]
         for row in ROWS
     ]
 

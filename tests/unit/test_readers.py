@@ -3,6 +3,7 @@ import hashlib
 import logging
 import os
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -356,6 +357,8 @@ def parquet(folder, name="pumps.parquet", **columns):
         ([1, 1], "1"),
         ([1.0, 1.0], "1"),
         ([1.5, 1.5], "1.5"),
+        ([Decimal("1.00"), Decimal("1.00")], "1"),
+        ([Decimal("1.50"), Decimal("1.50")], "1.50"),
         (["x", "x"], "x"),
         (pa.array(["x", "x"]).dictionary_encode(), "x"),
     ],
