@@ -115,9 +115,10 @@ def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str
         raise InvalidData(f"{path}: cannot be read as a table: {error}") from error
     if table.num_rows == 0:
         raise InvalidData(f"{path}: the file has no reading")
+    columns = {name: _values_of(table[name]) for name in table.column_names}
     return {
-        name: _float64(table[name]) if _fits_float64(table[name]) else texts_of(table[name])
-        for name in table.column_names
+        name: _float64(column) if _fits_float64(column) else texts_of(column)
+        for name, column in columns.items()
     }
 
 
@@ -167,8 +168,8 @@ def table_of(
                 row, wanted = int(wrong[0]), DATE if is_dated else CYCLE
                 [got] = texts_of(table[name].slice(row, 1))
                 raise InvalidData(f"{locate(row)}, column {name!r}: expected {wanted}, got {got!r}")
-        elif is_numeric(table[name]):
-            columns[name] = _float64(table[name])
+        elif is_numeric(column := _values_of(table[name])):
+            columns[name] = _float64(column)
         else:
             raise InvalidData(f"{path}: column {name!r}: expected numbers, got {table[name].type}")
     if text is None:
@@ -208,6 +209,7 @@ def is_numeric(column: pa.ChunkedArray) -> bool:
 
 def cycles_of(column: pa.ChunkedArray) -> tuple[FloatArray, bool]:
     """Read cycles, float64 [n], and say whether they are dates, in seconds; other cells are NaN."""
+    column = _values_of(column)
     if is_numeric(column):
         return _float64(column), False
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
@@ -255,18 +257,28 @@ def _fits_float64(column: pa.ChunkedArray) -> bool:
 
 def _texts(column: pa.ChunkedArray) -> pa.StringArray:
     """Convert names to text; whole numbers have no decimal point, so 1.0 is unit 1."""
-    cells = column.combine_chunks()
+    cells = _values_of(column).combine_chunks()
     if pa.types.is_floating(cells.type):
         cells = pa.array(cells.to_numpy(zero_copy_only=False), from_pandas=True)  # NaN is missing
     if pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
         with contextlib.suppress(pa.ArrowInvalid):
             cells = cells.cast(pa.int64())
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
     try:
         return cells.cast(pa.string())
     except pa.ArrowException:  # lists, structs, bytes that are no text
         raise InvalidData(f"expected names or numbers, got {column.type}") from None
+
+
+def _values_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace the categories of a column by their values."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = column.type.value_type
+    if not pa.types.is_string_view(kind):
+        return pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], kind)
+    names = [pa.array(chunk.dictionary.to_pylist(), pa.string()) for chunk in column.chunks]
+    chunks = [of.take(chunk.indices) for of, chunk in zip(names, column.chunks, strict=True)]
+    return pa.chunked_array(chunks, pa.string())  # Arrow decodes no views
 
 
 def texts_of(column: pa.ChunkedArray) -> list[str]:

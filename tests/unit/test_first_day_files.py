@@ -19,6 +19,7 @@ from model.domain import InvalidData
 from model.fleet import fleet_named
 from model.fleet_draft import draft_fleet
 from model.readers import read_trajectories
+from model.tables import read_columns
 from rul_client.commands.predict.input_file import read_units
 from tests.fakes import make_manifest
 from tests.fleets import PUMPS
@@ -105,6 +106,23 @@ def test_a_feather_file_whose_texts_lie_outside_it_is_refused(tmp_path, read):
 
     with pytest.raises(InvalidData, match=r"pumps\.feather: cannot be read"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [("parquet", pa.string()), ("feather", pa.large_string()), ("feather", pa.string_view())],
+)
+def test_categories_are_read_as_their_values(tmp_path, form, names):
+    _, *numbers = columns().columns
+    known = pa.array(["a", "b"], names)
+    categories = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1], pa.uint8()), known)
+    table = pa.Table.from_arrays([categories, *(each.dictionary_encode() for each in numbers)], HEADER)
+    path = tmp_path / f"pumps.{form}"
+    {"parquet": pq.write_table, "feather": feather.write_feather}[form](table, path)
+
+    assert_rows(read_trajectories(path, PUMPS))
+    assert_rows(read_units(path, MANIFEST, fleet=None)[0])
+    assert read_columns(path, form=form)["vibration"].tolist() == [2.5, 2.75, 3]
 
 
 @pytest.mark.parametrize("packed", [False, True])
