@@ -134,7 +134,8 @@ def numbered(
     (window,) = windows_of({name: np.atleast_1d(value) for name, value in columns.items()})
     if cycle is None:
         return window, None
-    cycles, count = np.atleast_1d(cycle), len(window.readings)
+    cycles = np.atleast_1d(_array(np.asanyarray(cycle), np.float64, name="cycle"))
+    count = len(window.readings)
     if len(cycles) != count:
         raise InvalidData(f"cycle: expected {count} numbers, got {len(cycles)}")
     if (wrong := cycles[cycles != np.floor(cycles)]).size:
@@ -142,18 +143,18 @@ def numbered(
     return window, cycles.astype(np.int64).tolist()
 
 
-def _array(given: object, kind: type[np.float32 | np.float64] = np.float32) -> Any:  # noqa: ANN401
+def _array(given: object, kind: type[np.float32 | np.float64] = np.float32, *, name: str = "readings") -> Any:  # noqa: ANN401
     if hasattr(given, "to_pandas"):
-        name = f"{type(given).__module__}.{type(given).__name__}"
-        raise InvalidData(f"readings: expected a pandas DataFrame, got {name}: its to_pandas makes one")
+        got = f"{type(given).__module__}.{type(given).__name__}"
+        raise InvalidData(f"readings: expected a pandas DataFrame, got {got}: its to_pandas makes one")
     if isinstance(given, Sequence) and given and isinstance(given[0], Frame):
         raise InvalidData("readings: expected one DataFrame of all units, got a list of them")
     if isinstance(given, np.ndarray) and given.dtype.kind in "cmM":
-        raise InvalidData(f"readings: expected numbers, got {given.dtype}")
+        raise InvalidData(f"{name}: expected numbers, got {given.dtype}")
     try:
         return np.ma.filled(np.ma.asarray(given, dtype=kind), np.nan)
     except (TypeError, ValueError) as error:
-        raise InvalidData(f"readings: expected numbers, as many in each row, got {error}") from error
+        raise InvalidData(f"{name}: expected numbers, as many in each row, got {error}") from error
 
 
 def windows_per_request(readings: int) -> int:

@@ -102,7 +102,7 @@ def last_windows(
         units, absent = read_units(Path(given), manifest, fleet=None)
         has_cycle = True
     else:
-        indexed = [name for name in given.index.names if name in {"unit", "cycle"}]
+        indexed = [n for n in given.index.names if n in {"unit", "cycle"} and n not in given.columns]
         frame = given.reset_index(level=indexed) if indexed else given
         units, absent = read_frame(frame, manifest)
         has_cycle = "cycle" in frame.columns

@@ -390,6 +390,14 @@ async def test_a_data_frame_sends_the_last_window_of_each_unit_in_order_of_cycle
     assert server.sent()["windows"] == windows
 
 
+async def test_a_data_frame_may_have_its_unit_and_cycle_as_columns_and_as_index():
+    server, frame = Server(good()), pd.DataFrame({"unit": "a", "cycle": [1, 2], "sensor_1": [5, 6]})
+
+    await server.ask(frame.set_index(["unit", "cycle"], drop=False))
+
+    assert server.sent()["windows"] == [last_window("a", 2, 5, 6)]
+
+
 @pytest.mark.parametrize(
     ("columns", "window"),
     [
@@ -433,6 +441,7 @@ async def test_costs_may_be_numbers_of_numpy_in_any_mapping(kind):
             "the frame: row 2, column 'cycle': expected a whole number .*, got 2.5",
         ),
         ({"sensor_1": [5, "x"]}, "the frame cannot be read: .*sensor_1"),
+        ({"sensor_1": pd.arrays.SparseArray([5.0])}, "the frame cannot be read: .*sensor_1"),
     ],
 )
 async def test_a_data_frame_that_is_not_one_reading_a_unit_and_cycle_is_refused(columns, error):
@@ -502,6 +511,14 @@ async def test_one_reading_is_appended_or_several():
     [
         ("a", {"a": [1, 2]}, 3, "cycle: expected 2 numbers, got 1"),
         ("a", {"a": [1, 2]}, [3, 4.5], "cycle: expected whole numbers, got 4.5"),
+        ("a", {"a": [1, 2]}, ["3", "May"], "cycle: expected numbers, .*'May'"),
+        (
+            "a",
+            {"a": [1]},
+            pd.Series(pd.to_datetime(["2026-03-01"])),
+            "cycle: expected numbers, got datetime64",
+        ),
+        ("a", {"a": [1]}, pd.array([None], dtype="Int64"), "cycle: expected .*numbers, got"),
         ("a", [1.0, 2.0], None, "columns: expected values by column, got"),
         ("a", None, None, "columns: expected values by column, got"),
         ("a", pa.table({"a": [1.0]}), None, "columns: expected values by column, got"),

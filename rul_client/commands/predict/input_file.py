@@ -53,7 +53,7 @@ def read_frame(frame: Frame, manifest: Manifest) -> tuple[list[Trajectory], list
     fleet = replace(fleet, cycle_column="cycle" if "cycle" in names else None)
     try:
         table = pa.Table.from_pandas(frame[names], preserve_index=False)
-    except (pa.ArrowException, ValueError) as error:  # values of several types, or a column twice
+    except (pa.ArrowException, TypeError, ValueError) as error:  # several types, sparse, or a column twice
         raise InvalidData(f"the frame cannot be read: {error}") from error
     read = table_of(
         Path("the frame"),
