@@ -105,11 +105,11 @@ def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str
     def named(header: Sequence[str]) -> list[str]:
         return present(path, header, [name for name in header if name])
 
+    source = None if form in {"parquet", "feather"} else TextTable.of(path, form)
     try:
-        if form in {"parquet", "feather"}:
+        if source is None:
             table = _arrow_table(path, form, named)
         else:
-            source = TextTable.of(path, form)
             table = source.parse_strictly({}).select(named(source.header))
     except pa.ArrowException as error:
         raise InvalidData(f"{path}: cannot be read as a table: {error}") from error
@@ -117,9 +117,21 @@ def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str
         raise InvalidData(f"{path}: the file has no reading")
     columns = {name: _values_of(table[name]) for name in table.column_names}
     return {
-        name: _float64(column) if _fits_float64(column) else texts_of(column)
+        name: _float64(column) if _fits_float64(column) else _texts_or_numbers(column, source)
         for name, column in columns.items()
     }
+
+
+def _texts_or_numbers(column: pa.ChunkedArray, source: TextTable | None) -> FloatArray | list[str]:
+    """Convert a column that Arrow takes for text, as it does beside one blank cell."""
+    texts = texts_of(column)
+    if source is None or not pa.types.is_string(column.type):
+        return texts
+    try:
+        numbers = np.array([number_of(text, decimal=source.decimal) for text in texts], np.float64)
+    except ValueError:
+        return texts
+    return texts if (np.abs(numbers) > 2**53).any() else numbers
 
 
 def _arrow_table(path: Path, form: Format, choose: Callable[[Sequence[str]], list[str]]) -> pa.Table:

@@ -266,6 +266,17 @@ def test_a_column_that_holds_no_readings_is_left_out_with_the_reason(tmp_path, c
     assert draft.left_out == (("other", reason),)
 
 
+@pytest.mark.parametrize("cell", [" ", " - "])
+def test_a_column_of_numbers_with_a_missing_one_between_blanks_is_drafted_as_it_is_read(tmp_path, cell):
+    table = [(1 + n // 30, cell if n == 7 else n * 0.37 % 5, f" {1 + n % 30}") for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", " flow", " cycle"))])
+
+    assert list(draft.columns) == ["flow"]
+    assert draft.cycle_column == "cycle"
+    assert not draft.left_out
+
+
 @pytest.mark.parametrize("days", [1, 4])
 @pytest.mark.parametrize("values", [("ok", "failed"), ("", "x"), ("run", "end")])
 def test_a_column_with_a_word_in_last_rows_alone_is_left_out_with_what_to_do(tmp_path, values, days):
