@@ -92,18 +92,24 @@ class TextTable:
         while b" \n" in body:
             body = body.replace(b" \n", b"\n")
         start = len(body) - len(body.lstrip(b"\n "))
-        first, _, rest = body[start:].partition(b"\n")
-        head = _decoded(path, first)
-        delimiter = delimiter_of(head)
+        lines = io.BytesIO(body)
+        lines.seek(start)
+        delimiter = delimiter_of(_decoded(path, lines.readline()))
+        lines.seek(start)
+        reader = csv.reader((_decoded(path, line) for line in lines), delimiter=delimiter)
         try:
-            header = tuple(name.strip() for name in next(csv.reader([head], delimiter=delimiter), []))
+            header = tuple(name.replace("\n", " ").strip() for name in next(reader, []))
         except csv.Error as error:
             raise InvalidData(f"{path}: the header cannot be read as text: {error}") from error
         if not any(header):
             raise InvalidData(f"{path}: expected a header with column names, got an empty file")
-        lines_before = body[:start].count(b"\n") + 1
+        lines_before = body[:start].count(b"\n") + reader.line_num
+        rest = lines.read().rstrip(b" \n")
+        empty, end = b"\n" + delimiter.encode() * (len(header) - 1), len(rest)
+        while rest.endswith(empty, 0, end):  # rows that Excel writes below a table
+            end -= len(empty)
         decimal = _decimal(path, rest) if delimiter != "," else "."
-        return cls(path, rest.rstrip(b" "), header, delimiter, lines_before, decimal)
+        return cls(path, rest[:end] + b"\n", header, delimiter, lines_before, decimal)
 
     def line(self, row: int) -> int:
         """Return the 1-based line of a 0-based row; blank lines are no rows."""

@@ -125,6 +125,31 @@ def test_categories_are_read_as_their_values(tmp_path, form, names):
     assert read_columns(path, form=form)["vibration"].tolist() == [2.5, 2.75, 3]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_names_over_two_lines_and_empty_rows_below_the_table_are_read_as_in_the_spreadsheet(
+    tmp_path, delimiter, end
+):
+    path, names = csv_file(tmp_path / "p.csv", delimiter=delimiter), (*HEADER[:-1], '"note, free\nof shift"')
+    _, *lines = path.read_text().splitlines()
+    empty = delimiter * 4
+    path.write_text(end.join([delimiter.join(names), *lines, empty, empty, empty]), newline="")
+    spread = write_xlsx(tmp_path / "p.xlsx", [(*HEADER[:-1], "note, free\nof shift"), *ROWS, (None,) * 5])
+
+    read = [read_columns(path, form="csv"), read_columns(spread, form="xlsx")]
+
+    assert [*read[0]] == [*read[1]] == [*HEADER[:-1], "note, free of shift"]
+    assert read[0]["cycle"].tolist() == read[1]["cycle"].tolist() == [1, 2, 7]
+
+
+def test_the_line_of_an_error_below_a_name_over_two_lines_is_that_of_the_file(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text('unit,cycle,load,vibration,pressure,"note\nof shift"\na,1,1,1,1,\na,2,x,1,1,\n')
+
+    with pytest.raises(InvalidData, match="line 4, column 'load': expected a number, got 'x'"):
+        read_trajectories(path, PUMPS)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("form", ["csv", "parquet", "feather", "arrow", "xlsx"])
 def test_every_format_is_read_packed_or_not_without_a_fleet(tmp_path, form, packed):
