@@ -209,7 +209,7 @@ def names_of(column: pa.ChunkedArray, *, is_typed: bool = True) -> tuple[tuple[s
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     places: dict[str, int] = {}
     labels = [label.strip() for label in encoded.dictionary.to_pylist()]
-    labels = labels if is_typed else _whole_names(labels)
+    labels = labels if is_typed else whole_names(labels)
     own = [places.setdefault(label, len(places)) for label in labels]
     return tuple(places), np.array(own, dtype=np.int64)[codes]
 
@@ -241,10 +241,10 @@ def _number(text: str) -> float | None:
     return None
 
 
-def _whole_names(labels: list[str]) -> list[str]:
+def whole_names(labels: list[str]) -> list[str]:
     """Write names that are whole numbers without decimals; unchanged if one of them is not.
 
-    >>> _whole_names(["1.0", "2.000e+00"]), _whole_names(["1.0", "1.5"]), _whole_names(["007"])
+    >>> whole_names(["1.0", "2.000e+00"]), whole_names(["1.0", "1.5"]), whole_names(["007"])
     (['1', '2'], ['1.0', '1.5'], ['007'])
     """
     if not all(_DECIMAL.fullmatch(label) and float(label).is_integer() for label in labels):

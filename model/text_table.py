@@ -128,19 +128,23 @@ class TextTable:
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the 1-based line and the cells of each row."""
+        for line, cells in self.lines():
+            if len(cells) != len(self.header):
+                raise InvalidData(
+                    f"{self.path}: line {line}: expected {len(self.header)} columns, got {len(cells)}: "
+                    f"{self.delimiter.join(cells)[:200]!r}"
+                )
+            yield line, cells
+
+    def lines(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the 1-based line and the cells of each row, however many these are."""
         lines = io.StringIO(_decoded(self.path, self.body), newline="")
         quoting = csv.QUOTE_NONE if self.delimiter == " " else csv.QUOTE_MINIMAL
         reader = csv.reader(lines, delimiter=self.delimiter, quoting=quoting, strict=True)
         try:
             for cells in reader:
-                line = self.lines_before + reader.line_num
-                if cells and len(cells) != len(self.header):
-                    raise InvalidData(
-                        f"{self.path}: line {line}: expected {len(self.header)} columns, got {len(cells)}: "
-                        f"{self.delimiter.join(cells)[:200]!r}"
-                    )
                 if cells:
-                    yield line, cells
+                    yield self.lines_before + reader.line_num, cells
         except csv.Error as error:
             line = self.lines_before + reader.line_num
             raise InvalidData(f"{self.path}: line {line}: cannot be read as text: {error}") from error

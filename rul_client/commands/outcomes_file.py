@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +14,7 @@ from rich.console import Console
 from model.cells import number_of
 from model.domain import LARGEST_CYCLE, InvalidData, RulError, printable
 from model.files import format_of
+from model.tables import whole_names
 from model.text_table import TextTable, date_of
 from rul_client.api import AsyncClient
 from rul_client.errors import Rejected, RemoteFailed
@@ -38,10 +37,11 @@ async def report_file(client: AsyncClient, path: Path, *, replace: bool) -> None
         RemoteFailed: the service failed; the error says how many outcomes were reported before.
     """
     errors, results = Console(stderr=True, highlight=False, markup=False, soft_wrap=True), Counter[str]()
+    header, lines = _lines(path)
     async with client:
-        for line, cells in _lines(path):
+        for line, cells in lines:
             try:
-                reply = await client.outcome(**_outcome(cells), replace=replace)
+                reply = await client.outcome(**_outcome(header, cells), replace=replace)
                 results[reply.result.value] += 1
             except (InvalidData, Rejected) as error:
                 errors.print(f"rul: {path}: line {line}: {printable(str(error))}")
@@ -62,8 +62,8 @@ def _said(results: Counter[str]) -> str:
     return f"{sum(reported.values()):,} outcomes" + f" ({counts})" * bool(counts)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each line and its cells by column; blank lines are left out."""
+def _lines(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+    """Return the columns, and the number of each line and its cells; blank lines are left out."""
     form = format_of(path) or "csv"
     if form not in {"csv", "xlsx"}:
         raise InvalidData(f"{path}: expected CSV or .xlsx with the columns {', '.join(NEEDED)}")
@@ -73,16 +73,18 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             f"{path}: no column {', '.join(lacking)}: expected {', '.join(NEEDED)} and, if wanted, "
             f"{' and '.join(FURTHER)}; the file has {', '.join(table.header)}"
         )
-    reader = csv.reader(
-        io.StringIO(table.body.decode("utf-8", "replace"), newline=""), delimiter=table.delimiter
-    )
-    for cells in reader:
-        if any(cells):
-            values = zip(table.header, map(str.strip, cells), strict=False)
-            yield table.lines_before + reader.line_num, dict(values)
+    lines = [(line, [cell.strip() for cell in cells]) for line, cells in table.lines() if any(cells)]
+    unit = table.header.index("unit")
+    named = [cells for _, cells in lines if len(cells) > unit]
+    for cells, name in zip(named, whole_names([cells[unit] for cells in named]), strict=True):
+        cells[unit] = name
+    return table.header, lines
 
 
-def _outcome(cells: dict[str, str]) -> dict[str, Any]:
+def _outcome(header: Sequence[str], row: Sequence[str]) -> dict[str, Any]:
+    if any(row[len(header) :]):
+        raise InvalidData(f"expected {len(header)} columns, got {len(row)}")
+    cells = dict(zip(header, row, strict=False))
     unit, kind, cycle = (cells.get(name, "") for name in NEEDED)
     kinds, number = [each.value for each in OutcomeKind], _whole(cycle)
     for name, value, wanted, holds in (

@@ -126,6 +126,45 @@ async def test_a_service_that_fails_in_the_middle_of_a_file_leaves_word_of_what_
     assert [unit for unit, _ in server.taken] == ["1", "2"]
 
 
+async def test_a_quote_without_an_end_is_named_before_anything_is_sent(tmp_path):
+    server, lines = Server(), ['1,failed,5,"worn', "2,failed,6,", "3,failed,7,"]
+
+    with pytest.raises(
+        InvalidData, match=r"ends\.csv: line 4: cannot be read as text: unexpected end of data"
+    ):
+        await report(server, csv_file(tmp_path, "unit,kind,cycle,note", *lines))
+
+    assert not server.taken
+
+
+async def test_text_of_another_encoding_is_refused_before_anything_is_sent(tmp_path):
+    server, path = Server(), tmp_path / "ends.csv"
+    path.write_bytes("unit,kind,cycle\n1,failed,5\nKühler,failed,5\n".encode("cp1252"))
+
+    with pytest.raises(InvalidData, match=r"ends\.csv: expected UTF-8 text, got the byte 0xfc"):
+        await report(server, path)
+
+    assert not server.taken
+
+
+async def test_a_line_with_shifted_cells_is_refused_and_the_rest_is_reported(tmp_path, capsys):
+    server, lines = Server(), ["failed,5,pump, left", "failed,6,b"]
+
+    with pytest.raises(LinesRefused, match="1 of 2 lines refused"):
+        await report(server, csv_file(tmp_path, "kind,cycle,unit", *lines))
+
+    assert [unit for unit, _ in server.taken] == ["b"]
+    assert "line 2: expected 3 columns, got 4" in capsys.readouterr().err
+
+
+async def test_units_are_named_as_in_text_files_of_readings(tmp_path):
+    server = Server()
+
+    await report(server, csv_file(tmp_path, "unit,kind,cycle", "17.0,failed,192.0", "18.0,removed,150.0"))
+
+    assert [unit for unit, _ in server.taken] == ["17", "18"]
+
+
 async def test_corrections_are_marked(tmp_path):
     server = Server()
 
