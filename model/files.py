@@ -31,7 +31,12 @@ SUFFIXES: Final[dict[str, Format]] = {
     ".arrow": "feather",
     ".xlsx": "xlsx",
 }
-MAGIC: Final[dict[bytes, Format]] = {b"PAR1": "parquet", b"ARROW1": "feather", b"PK\3\4": "xlsx"}
+MAGIC: Final[dict[bytes, Format]] = {
+    b"PAR1": "parquet",
+    b"ARROW1": "feather",
+    b"PK\3\4": "xlsx",
+    b"\xd0\xcf\x11\xe0": "xlsx",  # .xls, which its reader refuses
+}
 PACKED: Final = ".gz"
 HEAD_BYTES: Final = 65536
 

@@ -264,7 +264,9 @@ def csv_of_sheet(path: Path, data: bytes) -> bytes:
         book = CalamineWorkbook.from_filelike(io.BytesIO(data))
         rows = book.get_sheet_by_index(0).to_python(skip_empty_area=False)
     except (CalamineError, IndexError, ValueError, *BAD_ZIP) as error:
-        raise InvalidData(f"{path}: cannot be read as a spreadsheet: {error}") from error
+        raise InvalidData(
+            f"{path}: cannot be read as a spreadsheet: {error}: save it as .xlsx without a password"
+        ) from error
     if len(book.sheet_names) > 1:
         logger.warning("%s: only the first sheet is read, %r", path, book.sheet_names[0])
     text = io.StringIO(newline="")

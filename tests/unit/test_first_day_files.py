@@ -182,6 +182,16 @@ def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path, name, stor
         read_trajectories(tmp_path / name, PUMPS)
 
 
+@pytest.mark.parametrize("name", ["pumps.xls", "pumps.xlsx"])
+def test_a_spreadsheet_of_excel_97_or_with_a_password_is_refused_with_what_to_do(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504))
+
+    with pytest.raises(
+        InvalidData, match=r"cannot be read as a spreadsheet: .*save it as \.xlsx without a password"
+    ):
+        read_units(tmp_path / name, MANIFEST, fleet=None)
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_a_txt_that_is_csv_is_read_as_csv(tmp_path, delimiter):
     assert_rows(read_trajectories(csv_file(tmp_path / "pumps.txt", delimiter=delimiter), PUMPS))
