@@ -112,6 +112,8 @@ def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str
         else:
             table = source.parse_strictly({}).select(named(source.header))
     except pa.ArrowException as error:
+        if source is not None:
+            source.check()  # names the line
         raise InvalidData(f"{path}: cannot be read as a table: {error}") from error
     if table.num_rows == 0:
         raise InvalidData(f"{path}: the file has no reading")

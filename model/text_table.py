@@ -150,12 +150,20 @@ class TextTable:
             raise InvalidData(f"{self.path}: line {line}: cannot be read as text: {error}") from error
 
     def parse_strictly(self, types: dict[str, pa.DataType]) -> pa.Table:
-        """Parse these columns; without types, all columns as what they hold."""
-        return pacsv.read_csv(
+        """Parse these columns; without types, all columns as what they hold.
+
+        Raises:
+            InvalidData: a quote has no end.
+            pa.ArrowInvalid: a cell is of another type, or a row has other columns.
+        """
+        is_quoted = b'"' in self.body and self.delimiter != " "
+        table = pacsv.read_csv(
             pa.BufferReader(self.body),
             read_options=pacsv.ReadOptions(column_names=_distinct(self.header)),
             parse_options=pacsv.ParseOptions(
-                delimiter=self.delimiter, quote_char=False if self.delimiter == " " else '"'
+                delimiter=self.delimiter,
+                quote_char='"' if is_quoted else False,
+                newlines_in_values=is_quoted,
             ),
             convert_options=pacsv.ConvertOptions(
                 column_types=types,
@@ -165,6 +173,14 @@ class TextTable:
                 decimal_point=self.decimal,
             ),
         )
+        if is_quoted and table.num_rows != sum(map(bool, self.body.split(b"\n"))):
+            self.check()  # Arrow takes the rows below an open quote for its text
+        return table
+
+    def check(self) -> None:
+        """Refuse the first row that is no CSV."""
+        for _ in self.rows():
+            pass
 
     def _parse_cell_by_cell(self, types: dict[str, pa.DataType], date: str | None) -> pa.Table:
         columns: dict[str, list[float | str | None]] = {name: [] for name in types}

@@ -182,6 +182,37 @@ def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path, name, stor
         read_trajectories(tmp_path / name, PUMPS)
 
 
+@pytest.mark.parametrize(
+    "read", [lambda path: read_trajectories(path, PUMPS), lambda path: draft_fleet([path])]
+)
+@pytest.mark.parametrize(
+    ("notes", "message"),
+    [
+        (("", '"worn', "", ""), "line 5: cannot be read as text: unexpected end of data"),
+        (("", '"worn', "", '"torn'), "line 5: cannot be read as text: ',' expected after '\"'"),
+    ],
+    ids=["one", "two"],
+)
+def test_quotes_that_hide_rows_are_refused_with_their_line(tmp_path, read, notes, message):
+    rows = [("a", cycle, 40, cycle * 0.5, 9, note) for cycle, note in enumerate(notes)]
+    path = csv_file(tmp_path / "p.csv", header=(*HEADER, "note"), rows=rows)
+
+    with pytest.raises(InvalidData, match=message):
+        read(path)
+
+
+def test_line_breaks_in_quotes_are_read_in_large_files_too(tmp_path):
+    rows = [
+        (i // 50, i % 50, i % 3, i * 0.37 % 5, i % 7, f'"{i},\n""{"x" * 400}""\n{i}"') for i in range(5000)
+    ]
+    path = csv_file(tmp_path / "p.csv", header=(*HEADER, "note"), rows=rows)
+
+    units, draft = read_trajectories(path, PUMPS), draft_fleet([path])
+
+    assert [len(unit) for unit in units] == [50] * 100
+    assert (draft.unit_column, draft.cycle_column, draft.units) == ("unit", "cycle", 100)
+
+
 @pytest.mark.parametrize("name", ["pumps.xls", "pumps.xlsx"])
 def test_a_spreadsheet_of_excel_97_or_with_a_password_is_refused_with_what_to_do(tmp_path, name):
     (tmp_path / name).write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504))
