@@ -50,26 +50,29 @@ function delimiterOf(line) {
   return count(best) ? best : " ";
 }
 
-/** Split a text into rows of cells; quotes follow RFC 4180. */
+/** Split a text into rows of cells; quotes follow RFC 4180, and one within a text is a letter. */
 function split(text, delimiter) {
   if (delimiter === " ") return text.split("\n").map((line) => line.trim().split(/\s+/));
   if (!text.includes('"')) return text.split("\n").map((line) => line.split(delimiter).map((cell) => cell.trim()));
   const rows = [[]];
   let cell = "";
   let quoted = false;
+  let closed = false;
   for (let i = 0; i < text.length; i += 1) {
     const letter = text[i];
     if (quoted) {
       if (letter !== '"') cell += letter;
       else if (text[i + 1] === '"') cell += text[(i += 1)];
-      else quoted = false;
-    } else if (letter === '"') quoted = true;
+      else [quoted, closed] = [false, true];
+    } else if (letter === '"' && !closed && cell.trim() === "") quoted = true;
     else if (letter === delimiter || letter === "\n") {
       rows.at(-1).push(cell.trim());
-      cell = "";
+      [cell, closed] = ["", false];
       if (letter === "\n") rows.push([]);
-    } else cell += letter;
+    } else if (closed && letter.trim()) throw new BadFile(`Row ${rows.length} has text after a quote.`);
+    else cell += letter;
   }
+  if (quoted) throw new BadFile(`The quote in row ${rows.length} has no end.`);
   rows.at(-1).push(cell.trim());
   return rows;
 }

@@ -193,6 +193,32 @@ def test_a_row_with_other_cells_than_the_header_is_refused_as_its_values_would_s
 
 @desktop
 @pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ({3: '"worn'}, "The quote in row 4 has no end"),
+        ({3: '"worn', 9: '"torn'}, "Row 4 has text after a quote"),
+    ],
+    ids=["without an end", "with an end rows below"],
+)
+def test_no_quote_hides_the_rows_below_it(opened, life, notes, said):
+    lines = csv(life, cycles=60).splitlines()
+    page = drop(opened, "notes.csv", "\n".join(f"{line},{notes.get(i, '')}" for i, line in enumerate(lines)))
+
+    expect(page.get_by_role("alert")).to_contain_text(said)
+
+
+@desktop
+def test_an_inch_is_no_quote(opened, life):
+    notes = {3: '5" pipe', 9: '6" pipe'}
+    lines = csv(life, cycles=60).splitlines()
+    page = drop(opened, "inch.csv", "\n".join(f"{line},{notes.get(i, '')}" for i, line in enumerate(lines)))
+
+    expect(page.get_by_role("tabpanel")).to_contain_text('"unit": "A", "last_cycle": 60')
+    expect(page.get_by_text("Cycles without a row")).to_have_count(0)
+
+
+@desktop
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda text: text.replace("sensor_3", "sensor_2"), "sensor_2 is more than once in the first row"),
