@@ -194,10 +194,18 @@ def test_a_baseline_has_no_options():
         row_named("mean", ["noise=0.5"])
 
 
+@pytest.fixture
+def short_rows(monkeypatch):
+    """Rows of a few updates; a command has no option for it, and prints the same after any number."""
+    for name in ("flagship", "selfattention"):
+        monkeypatch.setitem(ROWS, name, replace(ROWS[name], recipe={"steps": 20}))
+
+
 def experiment(files, *options):
     return rul("experiment", "--data", files / "pumps.csv", "--fleet", files / "pumps.toml", *options)
 
 
+@pytest.mark.usefixtures("short_rows")
 def test_rul_experiment_prints_its_findings_the_row_its_heads_and_the_difference(files):
     small = [word for option in ("hidden=4", "convolution=4", "heads=2") for word in ("--set", option)]
     short = ("--set", "batch=8", "--folds", 2, "--only", 1)
@@ -256,6 +264,7 @@ def test_a_search_tries_the_same_options_each_time(units):
     assert all(re.fullmatch(pattern, label) for label, _ in first)
 
 
+@pytest.mark.usefixtures("short_rows")
 def test_a_trial_that_diverges_is_not_the_one_of_lowest_rmse(files):
     pytest.importorskip("optuna", reason="Optuna is not installed")
     options = ("--set", "batch=8", "--set", "learning_rate=1e30,0.003", "--folds", 2, "--only", 1)
@@ -268,6 +277,7 @@ def test_a_trial_that_diverges_is_not_the_one_of_lowest_rmse(files):
     assert last.startswith("lowest RMSE: flagship batch=8 learning_rate=0.003;")
 
 
+@pytest.mark.usefixtures("short_rows")
 def test_rul_experiment_prints_the_trials_of_a_search_and_names_the_one_of_lowest_rmse(files):
     pytest.importorskip("optuna", reason="Optuna is not installed")
     options = ("--set", "batch=8", "--set", "hidden=4,6", "--folds", 2, "--only", 1, "--search", 2)
