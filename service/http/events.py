@@ -87,9 +87,9 @@ class EventsHttp:
 
     async def _open(self, call: Call) -> Reply:
         caller = call.exchange.caller
+        await self._changed(caller.tenant, time())  # if the store does not answer, the stream is refused
         if len(self.listeners) >= MOST_LISTENERS:
             self._make_room(caller.tenant)
-        await self._changed(caller.tenant, time())  # if the store does not answer, the stream is refused
         return Reply(media_type=b"text/event-stream", headers=HEADERS, stream=self._stream(Listener(caller)))
 
     def _make_room(self, tenant: str) -> None:

@@ -42,6 +42,7 @@ class FakeStore:
         self.rows = [old for old in self.rows if (old["unit"], old["tenant"]) != (unit, tenant)] + [row]
 
     async def ask(self, question):
+        await asyncio.sleep(0)
         return question(self)
 
     def fleet(self, chosen, *, limit, after=None):
@@ -193,6 +194,14 @@ async def test_one_listener_too_many_is_refused(told, monkeypatch):
 
     with pytest.raises(Overloaded, match="2 event streams"):
         await listen(told)
+
+
+async def test_listeners_that_come_together_are_no_more_than_the_limit(told, monkeypatch):
+    monkeypatch.setattr(events, "MOST_LISTENERS", 2)
+
+    opened = await asyncio.gather(*(listen(told) for _ in range(4)), return_exceptions=True)
+
+    assert [isinstance(one, Overloaded) for one in opened] == [False, False, True, True]
 
 
 async def test_a_tenant_that_holds_most_streams_gives_its_oldest_to_another(told, desk, monkeypatch):
