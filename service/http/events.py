@@ -163,9 +163,9 @@ class EventsHttp:
         return rows
 
     def _end(self, listener: Listener) -> None:
-        """End a stream, even if its events are not taken."""
+        """End a stream and drop its unsent events, which a listener that reads nothing would hold."""
         self.listeners.pop(listener, None)
-        if listener.waiting.full():
+        while not listener.waiting.empty():
             listener.waiting.get_nowait()
         listener.waiting.put_nowait(None)
 
