@@ -12,6 +12,7 @@ import pytest
 from model.checkpoint import Checkpoint
 from model.cluster import ClusterFailed, connected, mapped
 from model.domain import InvalidData
+from model.fleet import Fleet, fleet_named
 from rul_client.answers import ModelName
 from rul_client.commands.score.plan import Part
 from rul_client.commands.score.runners import score_on_node
@@ -54,21 +55,16 @@ def rul(*arguments: object) -> str:
     return done.stdout
 
 
-def positive(number: int) -> int:
-    if number < 0:
-        raise InvalidData(f"{number} is below 0")
-    return number
-
-
 def test_a_cluster_gives_results_in_order_and_errors_as_they_are_raised(cluster):
-    results: list[int] = []
+    results: list[Fleet] = []
 
+    # A function of a light module: each process of the cluster imports it.
     with connected(cluster.address, threads=1, start=int) as connection:
-        with pytest.raises(InvalidData, match="-1 is below 0"):
-            results.extend(mapped(positive, [3, 1, 2, -1], connection))
-        first = next(mapped(positive, [5, 6], connection))
+        with pytest.raises(InvalidData, match="no fleet 'none'"):
+            results.extend(mapped(fleet_named, ["battery_xjtu", "cmapss", "none"], connection))
+        first = next(mapped(fleet_named, ["cmapss", "battery_xjtu"], connection))
 
-    assert (results, first) == ([3, 1, 2], 5)
+    assert [fleet.name for fleet in (*results, first)] == ["battery_xjtu", "cmapss", "cmapss"]
 
 
 def without_times(table: str) -> list[str]:
