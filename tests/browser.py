@@ -144,6 +144,7 @@ def _in(looks: list[Look]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("look", looks, ids=str)
 
 
-each_look = _in(LOOKS)
-both_sizes = _in([LOOKS[0], LOOKS[2]])
+every_look = _in(LOOKS)
+each_look = _in([LOOKS[0], LOOKS[3]])
+"""Both sizes and both themes, in two windows: themes change colours, and sizes the layout."""
 desktop = _in([LOOKS[0]])

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, desktop, expecting
+from tests.browser import desktop, each_look, expecting
 from tests.page_unit import lives, show
 
 SECONDS = 60
@@ -20,7 +20,7 @@ def http(service):
         yield client
 
 
-@both_sizes
+@each_look
 def test_an_outcome_is_reported_after_a_question_and_can_be_corrected(opened, http):
     unit = f"ending-{opened.look.width}"
     lives(http, unit, seed=5, share=0.9)

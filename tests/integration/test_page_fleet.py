@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, desktop, each_look
+from tests.browser import desktop, each_look, every_look
 from tests.integration.conftest import running
 from tests.page_fleet import STRANGE, fill, predict, window
 from tests.tiny_bundle import pumps
@@ -52,7 +52,7 @@ def first_unit(page):
     return rows(page).first.locator("a")
 
 
-@each_look
+@every_look
 def test_the_fleet_is_shown_by_urgency_and_accessible(opened):
     page = shown(opened)
 
@@ -96,7 +96,7 @@ def test_a_unit_unlike_the_training_data_is_never_healthy_or_green(opened):
     opened.shoot("fleet-strange")
 
 
-@both_sizes
+@desktop
 def test_no_unit_of_the_filter_healthy_is_unlike_the_training_data(opened):
     opened.go("#/?state=healthy")
     rows(opened.page).first.wait_for()
@@ -106,7 +106,7 @@ def test_no_unit_of_the_filter_healthy_is_unlike_the_training_data(opened):
     opened.shoot("fleet-none")
 
 
-@both_sizes
+@desktop
 def test_a_search_narrows_the_list_and_stays_in_the_address(opened):
     page = shown(opened)
     page.keyboard.press("/")
@@ -120,7 +120,7 @@ def test_a_search_narrows_the_list_and_stays_in_the_address(opened):
     opened.shoot("fleet-search")
 
 
-@both_sizes
+@each_look
 def test_a_state_filters_the_list_and_leaves_again(opened):
     page = shown(opened)
     chip = page.get_by_role("button", name="Degrading")
@@ -135,7 +135,7 @@ def test_a_state_filters_the_list_and_leaves_again(opened):
     expect(page.locator(".count")).to_contain_text(f"{UNITS:,} units")
 
 
-@both_sizes
+@desktop
 def test_another_horizon_shows_other_probabilities(opened):
     page = shown(opened)
     page.locator(".horizons button").nth(1).click()
@@ -175,7 +175,7 @@ def test_on_paper_every_unit_that_was_read_stands_below_the_one_before(opened):
     assert rows(page).count() < len(tops)
 
 
-@both_sizes
+@each_look
 def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
     page = shown(opened)
     last = f'.rows [aria-rowindex="{UNITS + 1}"]'
@@ -188,7 +188,7 @@ def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
     opened.shoot("fleet-end")
 
 
-@both_sizes
+@each_look
 def test_the_arrow_keys_move_through_the_units(opened):
     page = shown(opened)
     first_unit(page).focus()
@@ -204,7 +204,7 @@ def test_the_arrow_keys_move_through_the_units(opened):
     expect(page).to_have_url(re.compile("#/unit/tiny/pump-"))
 
 
-@both_sizes
+@desktop
 def test_arrow_keys_that_are_quicker_than_frames_all_count(opened):
     page = shown(opened)
     first_unit(page).focus()
@@ -218,7 +218,7 @@ def test_arrow_keys_that_are_quicker_than_frames_all_count(opened):
     expect(focused).to_be_in_viewport()
 
 
-@both_sizes
+@desktop
 def test_a_new_prediction_appears_by_itself(opened, client):
     opened.go("#/?q=newcomer")
     page = opened.page
@@ -231,7 +231,7 @@ def test_a_new_prediction_appears_by_itself(opened, client):
     remove(client, made)
 
 
-@both_sizes
+@desktop
 def test_a_paused_list_stays_as_it_is(opened, client):
     opened.go("#/?q=later")
     page = opened.page

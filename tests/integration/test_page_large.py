@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, desktop
+from tests.browser import desktop, each_look
 from tests.integration.conftest import running
 from tests.page_fleet import fill
 
@@ -24,7 +24,7 @@ def service(tiny_bundle, tmp_path_factory):
         yield started
 
 
-@both_sizes
+@each_look
 def test_ten_thousand_units_are_counted_shown_and_scrolled(opened):
     page = opened.page
     opened.go("#/")

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, desktop, each_look
+from tests.browser import desktop, each_look
 from tests.integration.conftest import running
 from tests.page_fleet import fill, predict, window
 from tests.page_unit import lives
@@ -61,7 +61,7 @@ def test_a_model_without_requests_says_that_figures_need_windows(opened):
     opened.shoot("model-fd001", whole=True)
 
 
-@both_sizes
+@desktop
 def test_the_models_are_chosen_by_their_names(opened):
     opened.go("#/models")
     tabs = opened.page.get_by_role("navigation", name="Models")
@@ -71,7 +71,7 @@ def test_the_models_are_chosen_by_their_names(opened):
     expect(tabs.get_by_role("link", name="tiny")).to_have_attribute("aria-current", "true")
 
 
-@both_sizes
+@desktop
 def test_a_model_that_is_not_loaded_is_named(opened):
     opened.go("#/models/nothing")
 

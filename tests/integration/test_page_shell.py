@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, desktop, each_look, screenshot_folder, visit
+from tests.browser import desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import KEY, running
 from tests.page_fleet import fill
 
@@ -28,8 +28,9 @@ def locked(tiny_bundle, tmp_path_factory):
 
 
 @pytest.fixture
-def service(server):
-    return server
+def service(start):
+    """A service for the browser; what both front ends send it is compared without one."""
+    return start("server", "envoy", log_format="json", log_sample="1")
 
 
 def test_every_file_of_the_page_comes_from_the_service_with_its_policy(http):
@@ -82,7 +83,7 @@ def test_an_empty_fleet_says_how_to_fill_it(opened):
     opened.shoot("empty")
 
 
-@both_sizes
+@desktop
 def test_an_unknown_view_leads_back_to_the_fleet(opened):
     opened.go("#/nowhere")
     opened.page.get_by_role("link", name="To the fleet").click()
@@ -100,7 +101,7 @@ def test_an_address_that_is_not_encoded_is_not_found(opened, place):
     expect(opened.page.get_by_role("alert")).to_contain_text("No such page")
 
 
-@both_sizes
+@desktop
 def test_the_theme_changes_and_is_remembered(opened):
     opened.go("#/")
     root = opened.page.locator("html")
@@ -114,7 +115,7 @@ def test_the_theme_changes_and_is_remembered(opened):
     expect(root).to_have_attribute("data-theme", "light")
 
 
-@both_sizes
+@desktop
 def test_the_keyboard_skips_to_the_content(opened):
     opened.go("#/")
     opened.page.keyboard.press("Tab")
@@ -164,7 +165,7 @@ def test_with_keys_on_the_page_asks_for_one_and_keeps_it_in_memory_only(locked, 
         expect(dialog).to_be_visible()
 
 
-@both_sizes
+@desktop
 def test_a_key_can_be_forgotten(locked, browser, look, tmp_path):
     with visit(browser, locked.http, look, screenshot_folder(tmp_path), expects="401") as opened:
         opened.go("#/")

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.browser import both_sizes, desktop, each_look, expecting
+from tests.browser import desktop, each_look, expecting
 
 SECONDS = 60
 
@@ -64,7 +64,7 @@ def test_a_simulated_unit_is_answered_with_its_truth(opened):
     opened.shoot("try", whole=True)
 
 
-@both_sizes
+@desktop
 def test_a_later_cycle_leaves_fewer_cycles(opened):
     page = opened.page
     before = answer(page)
@@ -170,7 +170,7 @@ def test_c_mapss_text_without_names_is_read(opened, life):
     expect(page.get_by_role("heading", name="Unit 7")).to_be_visible()
 
 
-@both_sizes
+@desktop
 @pytest.mark.parametrize(
     ("text", "said"),
     [("", "The file is empty."), ("a,b\n", "no readings"), ("1,2\n3,4\n", "has no column names")],
@@ -294,7 +294,7 @@ def test_the_call_by_grpc_gives_the_answer_of_the_page(opened, service):
     assert round(reply.predictions[0].rul) == answer(opened.page)
 
 
-@both_sizes
+@desktop
 def test_the_languages_are_tabs_for_the_keyboard(opened):
     page = opened.page
     page.get_by_role("tab", name="curl").focus()
