@@ -29,6 +29,7 @@ def answered(server, protocol):
     return metric(server, "rul_requests_total", code=good, protocol=name, route=route)
 
 
+@pytest.mark.parametrize("server", ["uvicorn"], indirect=True)  # gRPC has a port of its own there
 def test_every_call_that_is_reported_is_one_that_the_service_answered(server, tmp_path):
     before = {protocol: answered(server, protocol) for protocol in PROTOCOLS}
     file = tmp_path / "figures.json"
@@ -61,6 +62,7 @@ def test_where_no_call_is_answered_the_table_says_why_and_it_ends_with_1(strict)
     assert "no call was answered; 504" in done.stderr
 
 
+@pytest.mark.parametrize("server", ["uvicorn"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_its_processes_end_with_it_at_once(server, number):
     benched = subprocess.Popen(

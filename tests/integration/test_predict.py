@@ -16,9 +16,12 @@ import pytest
 
 from export.bundle import BUNDLED
 from export.session import open_bundle
+from model.domain import RulError
 from rul_client.commands.predict.rows import columns_of
+from tests.commands import rul
 from tests.fleets import write_fleet
-from tests.integration.conftest import RUL, free_port, rul, running
+from tests.integration import conftest as processes
+from tests.integration.conftest import RUL, free_port, running
 from tests.tiny_bundle import FLEET, pumps
 from tests.waiting import wait_until
 
@@ -33,7 +36,7 @@ rul_predict = partial(rul, "predict")
 
 
 def table(done):
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, (done.stderr, done.exception)
     return list(csv.DictReader(io.StringIO(done.stdout)))
 
 
@@ -87,7 +90,8 @@ def address(server, protocol):
 
 
 @pytest.fixture(params=["http", "grpc"])
-def url(request, server):
+def url(request, start):
+    server = start("server", "envoy", log_format="json", log_sample="1")
     return address(server, request.param)
 
 
@@ -126,7 +130,7 @@ def test_every_format_holds_every_row(here, tiny_bundle, pumps_csv, tmp_path, su
 
     done = rul_predict("--bundle", tiny_bundle.path, "--input", pumps_csv, "--output", output)
 
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     if suffix == "txt":
         lines = output.read_text(encoding="utf-8").splitlines()
         assert len(lines) == len(here) + 4
@@ -136,14 +140,20 @@ def test_every_format_holds_every_row(here, tiny_bundle, pumps_csv, tmp_path, su
         assert [row["rul"] for row in rows] == pytest.approx([float(row["rul"]) for row in here], abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "command", ["predict --url http://{}", "predict --url grpc://{}", "top http://{} --once", "bench http://{}",
-                "demo --seconds 1 --url http://{}"],
-)  # fmt: skip
-def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv, command):
+@pytest.mark.parametrize("command", ["predict --url http://{}", "top http://{} --once", "bench http://{}",
+                                     "demo --seconds 1 --url http://{}"])  # fmt: skip
+def test_a_service_that_is_not_there_is_named(pumps_csv, command):
     words = command.format(f"127.0.0.1:{free_port()}").split()
 
     done = rul(*words, *(("--input", pumps_csv) if words[0] == "predict" else ()))
+
+    assert isinstance(done.exception, RulError)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert "cannot be reached" in str(done.exception)
+
+
+def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv):
+    done = processes.rul("predict", "--url", f"grpc://127.0.0.1:{free_port()}", "--input", pumps_csv)
 
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -151,10 +161,11 @@ def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv, command):
     assert done.stdout == ""
 
 
-def test_a_file_that_is_not_there_is_one_line_and_1(tiny_bundle, tmp_path):
+def test_a_file_that_is_not_there_is_named(tiny_bundle, tmp_path):
     done = rul_predict("--bundle", tiny_bundle.path, "--input", tmp_path / "units.csv")
 
-    assert (done.returncode, done.stderr) == (1, f"rul: {tmp_path / 'units.csv'}: no such file\n")
+    assert isinstance(done.exception, RulError)
+    assert str(done.exception) == f"{tmp_path / 'units.csv'}: no such file"
 
 
 def test_infinite_and_missing_values_are_reported_once_on_stderr_and_count_as_missing(tiny_bundle, tmp_path):
@@ -164,14 +175,16 @@ def test_infinite_and_missing_values_are_reported_once_on_stderr_and_count_as_mi
         lines[line] = ",".join([*lines[line].split(",")[:-1], broken])
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    done = rul_predict("--bundle", tiny_bundle.path, "--input", path, "--last", "--format", "csv")
+    done = processes.rul(
+        "predict", "--bundle", tiny_bundle.path, "--input", path, "--last", "--format", "csv"
+    )
 
     assert done.stderr.splitlines() == [
         "infinite values, read as missing: 2",
         f"  {path}, column 'current': 2, the first in line 2",
         f"missing values, of {len(lines) - 1} readings: current 1",
     ]
-    assert [float(row["rul"]) >= 0 for row in table(done)] == [True, True]
+    assert [float(row["rul"]) >= 0 for row in csv.DictReader(io.StringIO(done.stdout))] == [True, True]
 
 
 def test_a_reader_that_leaves_early_is_no_error(tiny_bundle, columns, pumps_csv):
@@ -205,15 +218,18 @@ def guarded(tiny_bundle, tmp_path_factory):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_key_is_asked_for_in_one_line_and_read_from_the_environment(here, guarded, pumps_csv, protocol):
+def test_a_key_is_asked_for_in_one_line_and_read_from_the_environment(
+    here, guarded, pumps_csv, protocol, monkeypatch
+):
     url = address(guarded, protocol)
 
     without = rul_predict("--url", url, "--input", pumps_csv)
-    with_key = rul_predict("--url", url, "--input", pumps_csv, RUL_API_KEY=KEY)
+    monkeypatch.setenv("RUL_API_KEY", KEY)
+    with_key = rul_predict("--url", url, "--input", pumps_csv)
 
-    assert without.returncode == 1
-    assert without.stderr.count("\n") == 1
-    assert "RUL_API_KEY" in without.stderr
+    assert isinstance(without.exception, RulError)
+    assert "RUL_API_KEY" in str(without.exception)
+    assert "\n" not in str(without.exception)
     assert_same(table(with_key), here)
 
 
