@@ -204,10 +204,19 @@ def start(tiny_bundle, tmp_path_factory) -> Iterator[Callable[..., Server]]:
         yield started
 
 
+LOGGED = {"log_format": "json", "log_sample": "1"}
+
+
 @pytest.fixture(scope="session", params=FRONT_ENDS)
 def server(request, start) -> Server:
     """The service with the tiny bundle, for each front end."""
-    return start("server", request.param, log_format="json", log_sample="1")
+    return start("server", request.param, **LOGGED)
+
+
+@pytest.fixture(scope="session")
+def behind_envoy(start) -> Server:
+    """The same behind Envoy, for clients: tests/golden compares the answers of both front ends."""
+    return start("server", "envoy", **LOGGED)
 
 
 @pytest.fixture(scope="session", params=FRONT_ENDS)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -33,7 +34,7 @@ with bentoml.SyncHTTPClient(sys.argv[1]) as client:
 """
 
 
-def asked_by_bentomls_client(url: str, window: dict[str, object]) -> object:
+def asked_by_bentomls_client(url: str, window: dict[str, object]) -> Any:
     """What BentoML's client returns; in a process of its own, because importing BentoML warns."""
     command = [sys.executable, "-c", CLIENT, url, json.dumps(window)]
     return json.loads(subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout)
@@ -45,6 +46,7 @@ def asked_by_grpc(target: str, *windows: pb.Window) -> pb.PredictReply:
         return rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=ANSWER_SECONDS)
 
 
+@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_bentomls_client_gets_the_same_answer(server, windows):
     window = windows[0].json()
 
@@ -54,6 +56,7 @@ def test_bentomls_client_gets_the_same_answer(server, windows):
     assert answer["predictions"][0]["rul"] >= 0
 
 
+@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_the_schema_names_the_fields_of_a_request(http):
     (route,) = http.get("/schema.json").json()["routes"]
 
@@ -67,7 +70,7 @@ def test_bentoml_serve_answers_http_and_grpc(tiny_bundle, tmp_path, windows):
     serve = [sys.executable, "-m", "bentoml", "serve", "service.app:RulService", "--port", "{port}"]
 
     with running(tmp_path, str(tiny_bundle.path), front_end="uvicorn", command=serve) as server:
-        by_http = server.predict(windows[0].json(), explain="none").json()
+        by_http = asked_by_bentomls_client(server.http, windows[0].json())
         by_grpc = asked_by_grpc(server.grpc, windows[0].message())
 
     assert by_grpc.predictions[0].rul == pytest.approx(by_http["predictions"][0]["rul"])

@@ -70,6 +70,11 @@ def tour(python: Path, program: str, target: str, folder: Path, golden) -> Told:
 
 
 @pytest.fixture(scope="session")
+def server(behind_envoy):
+    return behind_envoy
+
+
+@pytest.fixture(scope="session")
 def native(server, windows) -> list[dict[str, Any]]:
     """What `POST /v1/predict` says to the same windows."""
     reply = server.predict(*(window.json() for window in windows))

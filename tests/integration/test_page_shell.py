@@ -28,9 +28,8 @@ def locked(tiny_bundle, tmp_path_factory):
 
 
 @pytest.fixture
-def service(start):
-    """A service for the browser; what both front ends send it is compared without one."""
-    return start("server", "envoy", log_format="json", log_sample="1")
+def service(behind_envoy):
+    return behind_envoy
 
 
 def test_every_file_of_the_page_comes_from_the_service_with_its_policy(http):

@@ -85,13 +85,17 @@ def test_the_last_rows_are_those_of_each_units_last_cycle(here, advised):
     assert_same(advised, [{row["unit"]: row for row in here}[row["unit"]] for row in advised])
 
 
+@pytest.fixture(scope="session")
+def server(behind_envoy):
+    return behind_envoy
+
+
 def address(server, protocol):
     return server.http if protocol == "http" else f"grpc://{server.grpc}"
 
 
 @pytest.fixture(params=["http", "grpc"])
-def url(request, start):
-    server = start("server", "envoy", log_format="json", log_sample="1")
+def url(request, server):
     return address(server, request.param)
 
 
@@ -108,7 +112,6 @@ def test_a_service_advises_the_stops_that_the_bundle_advises_here(url, advised, 
     assert all(0 < float(row["cost_ratio"]) <= 1 for row in advised)
 
 
-@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_back_tests_stay_out_of_the_fleet_unless_they_are_to_be_stored(server, http, pumps_csv, tmp_path):
     def ask(name, *options):
         (tmp_path / name).write_text(pumps_csv.read_text("utf-8").replace("pump-", f"{name}-"), "utf-8")

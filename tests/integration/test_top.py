@@ -28,6 +28,11 @@ def command(url, *options):
     return [RUL, "top", url, *map(str, options)]
 
 
+@pytest.fixture(scope="session")
+def server(behind_envoy):
+    return behind_envoy
+
+
 TERMINAL = {"COLUMNS": "120", "LINES": "60", "TERM": "xterm"}
 rul_top = partial(rul, "top", **TERMINAL)
 
@@ -91,7 +96,6 @@ def test_a_service_that_asks_for_a_key_gets_it_or_says_so(strict):
     assert with_key.returncode == 0, with_key.stderr
 
 
-@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_letters_that_the_output_cannot_encode_are_escaped(server):
     shown = rul_top(server.http, "--once", "--interval", 0.1, COLUMNS="40", PYTHONIOENCODING="ascii")
 
@@ -99,7 +103,6 @@ def test_letters_that_the_output_cannot_encode_are_escaped(server):
     assert r"\u2026" in shown.stdout
 
 
-@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
     ours, theirs = pty.openpty()
     watching = subprocess.Popen(
@@ -121,7 +124,6 @@ def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
     assert error == b""
 
 
-@pytest.mark.parametrize("server", ["envoy"], indirect=True)
 def test_without_a_terminal_frames_follow_each_other(server):
     watching = subprocess.Popen(
         command(server.http, "--interval", 0.1),
