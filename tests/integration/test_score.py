@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow.parquet as pq
 import pytest
 
+from tests import commands
 from tests.environments import clean_environment
 from tests.integration.conftest import RUL, rul
 from tests.scoring import tree, write_pumps
@@ -93,7 +94,7 @@ def test_processes_end_with_a_killed_parent(options, tmp_path):
 
 def test_a_prediction_ended_by_sigterm_leaves_no_part_of_its_file(tmp_path):
     units = tmp_path / "units.csv"
-    assert rul("simulate", "--bundle", "fd001", "--units", 100, "--output", units).returncode == 0
+    assert commands.rul("simulate", "--bundle", "fd001", "--units", 100, "--output", units).exit_code == 0
     options = ("--bundle", "fd001", "--input", units, "--output", tmp_path / "rul.csv")
     process = subprocess.Popen([RUL, "predict", *map(str, options)], env=clean_environment())
     wait_until(lambda: [*tmp_path.glob(".part-*")], SECONDS, pause=0.001)
