@@ -27,7 +27,7 @@ def test_chaos_costs_no_answer_and_no_acknowledged_write():
 
 
 def test_a_soak_leaves_descriptors_and_threads_as_they_were():
-    output = run("tests.hostile.soak", "--requests", "1500")
+    output = run("tests.hostile.soak", "--requests", "600")
 
     assert re.search(r"slope of memory, 95 % interval \| -?[\d.]+ ± [\d.]+ KiB", output)
     assert "\n0 findings." in output

@@ -48,7 +48,7 @@ def test_a_short_pause_of_every_process_restarts_nothing(tiny_bundle, tmp_path, 
 
         os.killpg(server.process.pid, signal.SIGSTOP)
         with pytest.raises(httpx.ReadTimeout):
-            httpx.get(server.http + "/livez", timeout=3, trust_env=False)
+            httpx.get(server.http + "/livez", timeout=2, trust_env=False)
         os.killpg(server.process.pid, signal.SIGCONT)
 
         assert asyncio.run(ask(server, query, 20)) == [200] * 20

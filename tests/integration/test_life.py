@@ -29,9 +29,9 @@ from tests.integration.conftest import (
 )
 from tests.waiting import wait_until
 
-LONG = 200
-"""Windows of a request that is explained in full: a thousand batches of one, which end within the drain."""
-LONGER = 2 * LONG
+LONG = 80
+"""Windows of a request that is explained in full: in batches of one, which end within the drain."""
+LONGER = 5 * LONG
 """Of the second try, where the first request ended before anything was refused."""
 ENDLESS = 10 * LONG
 """Of a request that nobody waits for."""
@@ -224,7 +224,9 @@ def test_a_start_that_fails_after_the_bundles_are_loaded_says_why(tiny_bundle, t
     assert "File name too long" in done.stderr
 
 
-@pytest.mark.parametrize("what", ["no bundle 'no-such-bundle'", "SHA256SUMS is missing"])
+@pytest.mark.parametrize(
+    ("front_end", "what"), [("envoy", "no bundle 'no-such-bundle'"), ("uvicorn", "SHA256SUMS is missing")]
+)
 def test_a_bundle_that_cannot_be_read_ends_the_start_with_one_line(front_end, copied, tmp_path, what):
     (copied.path / "SHA256SUMS").unlink()
     bundle = Path("no-such-bundle") if "no-such" in what else copied.path
@@ -237,8 +239,8 @@ def test_a_bundle_that_cannot_be_read_ends_the_start_with_one_line(front_end, co
     assert what in line
 
 
-def test_a_store_that_cannot_be_addressed_ends_the_start_with_one_line(front_end, tiny_bundle, tmp_path):
-    done = serve(front_end, tiny_bundle.path, tmp_path, RUL_PORT="0", RUL_STORE_URL="mysql://db/rul")
+def test_a_store_that_cannot_be_addressed_ends_the_start_with_one_line(tiny_bundle, tmp_path):
+    done = serve("uvicorn", tiny_bundle.path, tmp_path, RUL_PORT="0", RUL_STORE_URL="mysql://db/rul")
 
     expected = "rul: RUL_STORE_URL: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE\n"
     assert (done.returncode, done.stderr) == (1, expected)
