@@ -1,4 +1,4 @@
-"""The web page's fleet, in real Chromium on a real service with 1,000 pumps."""
+"""The web page's fleet, in real Chromium on a real service with 400 pumps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.conftest import running
 from tests.page_fleet import STRANGE, fill, predict, window
 from tests.tiny_bundle import pumps
 
-UNITS = 1000
+UNITS = 400
 
 
 @pytest.fixture(scope="module")

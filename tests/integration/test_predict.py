@@ -5,16 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import subprocess
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from export.bundle import BUNDLED
 from export.session import open_bundle
 from model.domain import RulError
 from rul_client.commands.predict.rows import columns_of
@@ -25,7 +22,6 @@ from tests.integration.conftest import RUL, free_port, running
 from tests.tiny_bundle import FLEET, pumps
 from tests.waiting import wait_until
 
-DATA = Path(os.environ.get("RUL_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cmapss"
 NUMBERS = ("rul", "rul_lower", "rul_upper", "entropy_ratio")
 TEXTS = ("unit", "last_cycle", "rul_state", "health_state")
 ADVISED = ("--last", "--costs", "1:10")
@@ -164,13 +160,6 @@ def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv):
     assert done.stdout == ""
 
 
-def test_a_file_that_is_not_there_is_named(tiny_bundle, tmp_path):
-    done = rul_predict("--bundle", tiny_bundle.path, "--input", tmp_path / "units.csv")
-
-    assert isinstance(done.exception, RulError)
-    assert str(done.exception) == f"{tmp_path / 'units.csv'}: no such file"
-
-
 def test_infinite_and_missing_values_are_reported_once_on_stderr_and_count_as_missing(tiny_bundle, tmp_path):
     path, _ = write_fleet(tmp_path, pumps(units=2, seed=5), FLEET)
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -203,16 +192,6 @@ def test_a_reader_that_leaves_early_is_no_error(tiny_bundle, columns, pumps_csv)
     )  # of the file, and nothing of the pipe
 
 
-def test_an_output_file_needs_no_standard_output(tiny_bundle, pumps_csv, tmp_path):
-    out = tmp_path / "rul.csv"
-    command = f'"{RUL}" predict --bundle "{tiny_bundle.path}" --input "{pumps_csv}" --output "{out}" >&-'
-
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=300)
-
-    assert done.returncode == 0, done.stderr
-    assert out.is_file()
-
-
 @pytest.fixture(scope="module")
 def guarded(tiny_bundle, tmp_path_factory):
     """A service that asks for a key."""
@@ -234,26 +213,3 @@ def test_a_key_is_asked_for_in_one_line_and_read_from_the_environment(
     assert "RUL_API_KEY" in str(without.exception)
     assert "\n" not in str(without.exception)
     assert_same(table(with_key), here)
-
-
-@pytest.fixture(scope="module")
-def turbofans():
-    path = DATA / "test_FD001.txt"
-    if not path.is_file():
-        pytest.skip(f"no real data: {path} is missing (set RUL_DATA)")
-    if not (BUNDLED / "fd001" / "model.onnx").is_file():
-        pytest.skip("the bundle fd001 does not ship with this copy")
-    return path
-
-
-@pytest.mark.data
-def test_the_hundred_test_units_of_fd001_have_equal_rows_here_by_http_and_by_grpc(turbofans, tmp_path):
-    last = table(rul_predict("--bundle", "fd001", "--input", turbofans, "--last"))
-
-    with running(tmp_path, "fd001") as service:
-        by_http = table(rul_predict("--url", service.http, "--input", turbofans, "--last"))
-        by_grpc = table(rul_predict("--url", f"grpc://{service.grpc}", "--input", turbofans, "--last"))
-
-    assert [row["unit"] for row in last] == [str(n) for n in range(1, 101)]
-    assert_same(by_http, last)
-    assert_same(by_grpc, last)
