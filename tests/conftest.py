@@ -51,12 +51,12 @@ TESTS: Final = Path(__file__).parent
 LONG: Final = (
     "contract/test_readme.py",
     "integration/test_page_unit.py",
-    "contract/test_training.py",
+    "integration/test_models_page.py",
+    "integration/test_page_try.py",
+    "contract/test_training.py",  # once test_readme has compiled torch, else each worker does
     "contract/test_train_command.py",
     "integration/test_ray.py",
     "integration/test_predict.py",
-    "integration/test_models_page.py",
-    "integration/test_page_try.py",
     "integration/test_page_shell.py",
     "integration/test_hostile.py",
     "integration/test_page_fleet.py",
