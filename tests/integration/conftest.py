@@ -237,19 +237,20 @@ def windows(tiny_bundle) -> list[Asked]:
     return golden_windows(read_bundle(tiny_bundle).golden)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def http(server) -> Iterator[httpx.Client]:
+    """A client of this module's `server`."""
     with server.client() as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def channel(server) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(server.grpc) as opened:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stub(channel) -> rul_v1_pb2_grpc.RulServiceStub:
     return rul_v1_pb2_grpc.RulServiceStub(channel)
 
