@@ -5,8 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from model.baselines import BASELINES, window_statistics
+from model.baselines import BASELINES, BINS, coarse, window_statistics
 from model.dataset import split_fold
 from model.domain import InvalidData
 from model.evaluation import rmse_difference
@@ -88,6 +90,45 @@ def test_gradient_boosting_takes_as_many_threads_as_torch(parts, standardise, mo
         BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)
 
     assert {pool["num_threads"] for pool in pools} == {1}
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=BINS), st.integers(0, 5000))
+def test_values_up_to_the_number_of_bins_stay_as_they_are_however_rare(different, more):
+    values = np.float32(different + different[:1] * more)
+
+    np.testing.assert_array_equal(coarse(values), values)
+
+
+def test_more_values_than_bins_rise_to_the_next_quantile():
+    values = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+
+    raised = coarse(values)
+
+    order = np.argsort(values)
+    assert len(np.unique(raised)) <= BINS
+    assert (raised >= values).all()
+    assert (np.diff(raised[order]) >= 0).all()
+    assert set(raised.tolist()) <= set(values.tolist())
+    assert np.bincount(np.unique(raised, return_inverse=True)[1]).max() <= 5000 // (BINS - 1) + 1
+
+
+def test_gradient_boosting_gets_no_more_values_than_bins_where_weights_differ(
+    parts, standardise, monkeypatch
+):
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
+    monkeypatch.setattr("model.baselines.BINS", 9)
+    fit, seen = ensemble.HistGradientBoostingRegressor.fit, []
+
+    def watched(trees, statistics, *given, **options):
+        seen.append(max(len(np.unique(column)) for column in statistics.T))
+        return fit(trees, statistics, *given, **options)
+
+    monkeypatch.setattr(ensemble.HistGradientBoostingRegressor, "fit", watched)
+    weights = np.where(np.arange(len(parts.training)) % 2, 1.0, 2.0).astype(np.float32)
+    for windows in (parts.training, replace(parts.training, weight=weights)):
+        BASELINES["gradient_boosting"](windows, standardise, FLEET.cap)
+
+    assert seen[0] > 9 >= seen[1]
 
 
 def test_gradient_boosting_learns_from_a_part_of_many_windows(parts, standardise, monkeypatch):
