@@ -235,22 +235,22 @@ def fit_scale(net: RulNetwork, sets: Iterable[AnyWindows]) -> None:
     bands correct these, and quantiles the size. Only one of the sets is in memory at a time.
     """
     parts = zip(*(_errors(net, each) for each in sets if len(each)), strict=True)
-    context, rul, error = (torch.cat(each) for each in parts)
+    context, error = (torch.cat(each) for each in parts)
     optimizer = torch.optim.AdamW(net.scale.parameters(), lr=SCALE_RATE, weight_decay=SCALE_DECAY)
     for _ in range(SCALE_STEPS):
-        scale = net.error_scale(context, rul)
+        scale = net.raw_scale(context)
         optimizer.zero_grad()
         (error / scale + scale.log()).mean().backward()
         optimizer.step()
     net.zero_grad()
 
 
-def _errors(net: RulNetwork, windows: AnyWindows) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the input of the RUL head [W, D], the answers [W, 1] and their absolute errors [W, 1]."""
+def _errors(net: RulNetwork, windows: AnyWindows) -> tuple[Tensor, Tensor]:
+    """Return the input of the RUL head [W, D] and the absolute errors of the answers [W, 1]."""
     read, cap = read_windows(net, windows), net.config.cap
     rul = read.unclipped[:, None].clip(0.0, cap)
     error = np.abs(capped_rul(windows.rul, cap=cap)[:, None] - rul)
-    return torch.from_numpy(read.context), torch.from_numpy(rul), torch.from_numpy(error)
+    return torch.from_numpy(read.context), torch.from_numpy(error)
 
 
 def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:

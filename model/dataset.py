@@ -31,7 +31,7 @@ from model.domain import (
 )
 from model.fleet import Fleet
 
-MOST_FITTED: Final = 100_000
+MOST_FITTED: Final = 50_000
 """Maximum windows that fit scales, novelty and the baseline; more cost minutes and change little."""
 
 

@@ -236,10 +236,14 @@ class RulNetwork(nn.Module, ABC):
         """Choose the baseline of the contributions, []: by default the mean answer, of [W]."""
         return unclipped.mean()
 
+    def raw_scale(self, context: Tensor) -> Tensor:
+        """Predict the width of an answer's error in cycles, before the factors of bands, [B, D] -> [B, 1]."""
+        return self.config.cap / 10 * nn.functional.softplus(self.scale(context)) + SMALLEST_SCALE_CYCLES
+
     def error_scale(self, context: Tensor, rul: Tensor) -> Tensor:
         """Predict the width of the error of answers `rul` [B, 1] in cycles, [B, D] -> [B, 1]."""
-        scale = self.config.cap / 10 * nn.functional.softplus(self.scale(context)) + SMALLEST_SCALE_CYCLES
-        return scale * band_factor(rul, self.get_buffer("scale_factors"), cap=self.config.cap)
+        factor = band_factor(rul, self.get_buffer("scale_factors"), cap=self.config.cap)
+        return self.raw_scale(context) * factor
 
     def forward(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Answers:
         """Answer raw readings [B, T, F], lengths [B] of at most the context, and last cycle [B]."""
