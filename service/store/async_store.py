@@ -271,8 +271,9 @@ class AsyncStore:
     async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:
         """If a unit is unknown, query again after other workers have written their rows."""
         offered = self._offered()
+        is_late = self._unwritten(offered)  # before the query: rows written during it are not in its answer
         found = await self.ask(question)
-        if found is not None or not self._unwritten(offered):
+        if found is not None or not is_late:
             return found
         await self._catch_up(offered)
         return await self.ask(question)

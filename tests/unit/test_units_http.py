@@ -389,6 +389,22 @@ async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_t
     await asking.close(20)
 
 
+async def test_an_unknown_unit_is_asked_for_again_if_another_worker_wrote_during_the_question():
+    store, progress = LateStore(), Progress((0, 0), (7, 5))
+    asking = started(store, lag_seconds=20, progress=progress)
+
+    def answered_from_before(*key, **page):
+        progress.rows[1, 1] = 7
+        return LateStore.history(store, *key, **page)
+
+    store.history = answered_from_before
+
+    await asking.history(UnitKey("", "fake", "17"), limit=1, before=None)
+
+    assert store.asked == 2
+    await asking.close(20)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "pointer"),
     [
