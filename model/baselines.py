@@ -127,7 +127,7 @@ def gradient_boosting(windows: CutWindows, standardise: Standardise, cap: float)
     statistics = window_statistics(windows, standardise)
     # Equal weights cost time: they hide from the library that all second derivatives are equal.
     weight = None if (windows.weight == windows.weight[0]).all() else windows.weight
-    if weight is not None:  # else the library sorts a column again for each bin, which takes minutes
+    if weight is not None:  # the library would sort each column once for each bin, which takes minutes
         statistics = np.stack([coarse(column) for column in statistics.T], axis=1)
     with threadpool_limits(torch.get_num_threads()):
         trees.fit(statistics, capped_rul(windows.rul, cap=cap), sample_weight=weight)
