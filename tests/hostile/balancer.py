@@ -56,6 +56,8 @@ backend grpc
 HAPROXY: Final = shutil.which("haproxy", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 """Folder of servers on Debian, outside the PATH of users."""
 PATIENCE_SECONDS: Final = 60
+BACK_OFF_SECONDS: Final = 0.1
+"""Time after which a caller sends its next request if one failed."""
 ROUTES: Final = {
     "http": ("200", ("/v1/predict", "/v1/units/{unit}/cycles")),
     "grpc": ("OK", ("rul.v1.RulService/Predict", "rul.v1.RulService/AppendCycles")),
@@ -71,7 +73,7 @@ def require_haproxy() -> None:
 
 
 class Load:
-    """Callers that send requests without a pause until they are stopped; counts outcomes by protocol."""
+    """Callers that send requests until they are stopped; counts outcomes by protocol."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[tuple[str, str]] = Counter()
@@ -84,7 +86,7 @@ class Load:
         return sum(count for (_, outcome), count in self.outcomes.items() if outcome != "answered")
 
     def ask(self, protocol: str, once: Ask) -> None:
-        """Send requests until stopped."""
+        """Send requests until stopped; the only pauses are those after a failed one."""
         while not self._stop.is_set():
             try:
                 once()
@@ -94,6 +96,8 @@ class Load:
                 outcome = f"{type(error).__name__}: {text.splitlines()[0][:60]}"
             with self._lock:
                 self.outcomes[protocol, outcome] += 1
+            if outcome != "answered":
+                self._stop.wait(BACK_OFF_SECONDS)
 
     @contextmanager
     def running(self, asks: list[tuple[str, Ask]]) -> Generator[None]:

@@ -2,9 +2,9 @@
 
     .venv/dev/bin/python -m tests.hostile.replicas [--units 12] [--cycles 120] [--callers 4] [--bundle fd001]
 
-Callers predict by HTTP and gRPC; all callers of a protocol share connections, and none retries. Devices send
-readings out of order, some twice: half of the devices with `rul_client` by HTTP, the others by gRPC with its
-retry policy. HAProxy repeats a request only if it could not connect. Exit status: 0 if every
+Callers predict by HTTP and gRPC; all callers of a protocol share connections, and none repeats a request.
+Devices send readings out of order, some twice: half of the devices with `rul_client` by HTTP, the others by
+gRPC with its retry policy. HAProxy repeats a request only if it could not connect. Exit status: 0 if every
 promise of docs/reliability.md holds, 1 otherwise, 2 without HAProxy.
 """
 

@@ -71,8 +71,8 @@ def test_its_processes_end_with_it_at_once(server, number):
         stderr=subprocess.PIPE,
     )
     command = psutil.Process(benched.pid)
-    # A call of the test before may be counted late, so its own processes are there first: two callers, and one
-    # that multiprocessing starts for itself.
+    # A call of the test before may be counted late, so this waits for its own processes first: two callers,
+    # and one that multiprocessing starts for itself.
     wait_until(lambda: len(command.children()) == 3, SECONDS, what="its processes")
     before = answered(server, "json")
     wait_until(lambda: answered(server, "json") > before, SECONDS, what="a call")
