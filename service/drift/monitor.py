@@ -8,8 +8,7 @@ to 0.1 is little change, up to 0.25 moderate, above it significant.
 The rule does not account for chance. Where nothing has drifted, n independent readings give about a
 chi-squared with B - 1 degrees of freedom over n: to second order (p - q) ln(p / q) is (p - q)^2 / q, whose
 sum is Pearson's statistic over n (see Yurdakul 2018, Western Michigan University dissertation 3208). Readings
-here
-are not independent: those of one unit resemble each other. So n is divided by Kish's design effect,
+of one unit resemble each other, so they are not independent. So n is divided by Kish's design effect,
 1 + (m - 1) a, where m is how many windows a window's unit has on average and a the correlation within a unit,
 from the manifest. A column drifts where its index is above
 
