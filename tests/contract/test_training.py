@@ -84,6 +84,7 @@ def run(
     units,
     folder,
     *,
+    plan=Plan,
     watch=lambda *_: None,
     keep=lambda _: None,
     source=SOURCE,
@@ -91,7 +92,7 @@ def run(
     cluster=None,
     **change,
 ):
-    plan = Plan(units, **PLAN | change)
+    plan = plan(units, **PLAN | change)
     given = {"watch": watch, "keep": keep, "source": source, "resume": resume, "cluster": cluster}
     return train_run(plan, name="pumps", folder=folder, **given)
 
@@ -101,10 +102,26 @@ class PowerCut(Exception):
 
 
 @pytest.fixture(scope="module")
-def finished(units, tmp_path_factory):
+def alive():
+    """At the begin of each stage of the finished run: how many earlier stages have their training windows."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def finished(units, alive, tmp_path_factory):
     """One finished run: its folder, checkpoint and curve."""
-    folder = tmp_path_factory.mktemp("finished")
-    return folder, *run(units, folder)
+    folder, made = tmp_path_factory.mktemp("finished"), []
+
+    class Watched(Plan):
+        __slots__ = ()
+
+        def stage(self, number):
+            alive.append(sum(windows() is not None for windows in made))
+            split, trainer, reference = super().stage(number)
+            made.append(weakref.ref(split.training))
+            return split, trainer, reference
+
+    return folder, *run(units, folder, plan=Watched)
 
 
 def power_cut_at(step):
@@ -187,42 +204,43 @@ def test_held_out_windows_draw_the_curve_and_touch_no_weight(parts):
 
 @pytest.fixture(scope="module")
 def resumed(units, tmp_path_factory):
-    """A run cut in the first fold, at its end, and in the network that is kept; the updates since then."""
-    folder, told = tmp_path_factory.mktemp("cut"), []
-    for cut in (7, 12, 31):
+    """A run cut in the first fold, at its end, in the network that is kept, and before its curve is stored.
+
+    The checkpoints and curves after the third cut and after the last; the updates since each; the folder.
+    """
+    folder, curves, told, since = tmp_path_factory.mktemp("cut"), [], [], []
+
+    def cut(curve):
+        curves.append(curve)
+        raise PowerCut
+
+    for step in (7, 12, 31):
         with pytest.raises(PowerCut):
-            run(units, folder, watch=power_cut_at(cut), resume=cut > 7)
-    return folder, *run(units, folder, resume=True, watch=lambda step, *_: told.append(step)), told
+            run(units, folder, watch=power_cut_at(step), resume=step > 7)
+    with pytest.raises(PowerCut):
+        run(units, folder, resume=True, keep=cut, watch=lambda step, *_: told.append(step))
+    made = Checkpoint.load(folder)
+    last, _ = run(units, folder, resume=True, keep=curves.append, watch=lambda step, *_: since.append(step))
+    return (made, last), curves, (told, since), folder
 
 
 def test_an_interrupted_run_with_dropout_goes_on_to_the_same_bits(finished, resumed):
     _, whole, whole_curve = finished
-    folder, made, curve, _ = resumed
+    checkpoints, curves, _, folder = resumed
 
-    assert made.network().config.recurrent_dropout > 0
-    assert [check.step for check in curve] == [4, 8, 12]
-    assert curve == whole_curve
-    assert made.digest() == whole.digest()
-    assert made.facts == whole.facts
+    assert whole.network().config.recurrent_dropout > 0
+    assert [check.step for check in whole_curve] == [4, 8, 12]
+    assert curves == [whole_curve, whole_curve]
+    for made in checkpoints:
+        assert (made.digest(), made.facts) == (whole.digest(), whole.facts)
     assert not (folder / "state.pt").exists()
 
 
 def test_finished_networks_of_an_interrupted_run_are_not_trained_again(resumed):
-    *_, told = resumed
+    _, _, (told, since), _ = resumed
 
     assert told == list(range(29, 12 * (FOLDS + 1) + 1))  # the last check was at update 28
-
-
-def test_a_run_that_is_cut_before_its_curve_is_stored_goes_on(finished, units, tmp_path):
-    def cut(_curve):
-        raise PowerCut
-
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, keep=cut)
-    kept, told = [], []
-    made, _ = run(units, tmp_path, resume=True, keep=kept.append, watch=lambda step, *_: told.append(step))
-
-    assert (made.facts, kept, told) == (finished[1].facts, [finished[2]], [])
+    assert since == []
 
 
 class HereAsCluster:
@@ -231,27 +249,22 @@ class HereAsCluster:
     map = staticmethod(map)
 
 
-def test_networks_that_a_cluster_trained_make_the_same_run(finished, units, tmp_path):
-    told = []
+def test_networks_that_a_cluster_trained_before_an_interruption_are_kept_and_make_the_same_run(
+    finished, units, tmp_path
+):
+    told, since = [], []
 
-    made, curve = run(
-        units, tmp_path, cluster=HereAsCluster(), watch=lambda step, loss, check: told.append(step)
-    )
+    def cut_at_the_last(step, *_):
+        told.append(step)
+        power_cut_at(36)(step, *_)
+
+    with pytest.raises(PowerCut):
+        run(units, tmp_path, cluster=HereAsCluster(), watch=cut_at_the_last)
+    made, curve = run(units, tmp_path, resume=True, watch=lambda step, *_: since.append(step))
 
     _, whole, whole_curve = finished
     assert (made.digest(), made.facts, curve) == (whole.digest(), whole.facts, whole_curve)
-    assert told == [12, 24, 36]
-
-
-def test_networks_that_a_cluster_trained_before_an_interruption_are_kept(finished, units, tmp_path):
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, cluster=HereAsCluster(), watch=power_cut_at(24))
-    told = []
-
-    resumed, _ = run(units, tmp_path, resume=True, watch=lambda step, loss, check: told.append(step))
-
-    assert resumed.digest() == finished[1].digest()
-    assert told == list(range(25, 37))
+    assert (told, since) == ([12, 24, 36], [])
 
 
 @pytest.mark.parametrize(
@@ -622,6 +635,7 @@ def test_the_scale_of_a_network_has_the_factors_of_held_out_errors(parts):
 )
 def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, tried, longest):
     monkeypatch.setattr("model.run.LENGTHS", {1: 0.0, 60: gain, 61: 0.1, 400: 0.1})
+    monkeypatch.setattr("model.run.JUDGES", 3)
     config = TrainConfig(batch=32, truncations=3, learning_rate=1e-2)
     options = {"hidden": 4, "reads_settings": False}
     plan = Plan(worn_pumps(units=9, seed=1), PUMPS, "flagship", config, 3, options)
@@ -678,27 +692,15 @@ def hard_run_pumps(*, units, seed, decides):
     return made
 
 
-def test_the_training_windows_of_one_fold_are_gone_before_the_next(units, tmp_path):
-    made = []
-
-    class Watched(Plan):
-        __slots__ = ()
-
-        def stage(self, number):
-            assert [each() for each in made] == [None] * len(made)
-            split, trainer, reference = super().stage(number)
-            made.append(weakref.ref(split.training))
-            return split, trainer, reference
-
-    plan = Watched(units, **PLAN)
-    train_run(plan, name="pumps", folder=tmp_path, watch=lambda *_: None, source=SOURCE)
-
-    assert len(made) == FOLDS + 1
+@pytest.mark.usefixtures("finished")
+def test_the_training_windows_of_one_fold_are_gone_before_the_next(alive):
+    assert alive == [0] * (FOLDS + 1)
 
 
 @pytest.mark.parametrize("decides", [True, False])
 def test_settings_are_read_where_they_decide_how_long_units_last(monkeypatch, decides):
     monkeypatch.setattr("model.run.LENGTHS", {100: 0.0})
+    monkeypatch.setattr("model.run.JUDGES", 8)
     config = TrainConfig(batch=64, truncations=5, learning_rate=1e-2)
     plan = Plan(hard_run_pumps(units=24, seed=1, decides=decides), PUMPS, "flagship", config, 3)
     told = []
