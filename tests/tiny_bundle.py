@@ -67,13 +67,15 @@ def pumps(*, units: int, seed: int) -> list[Trajectory]:
     return made
 
 
-def make_tiny_run(folder: Path, *, network: str = "flagship", **options: Any) -> Path:
+def make_tiny_run(
+    folder: Path, *, network: str = "flagship", config: TrainConfig = CONFIG, **options: Any
+) -> Path:
     """Train for a moment in `folder`; takes a few seconds, with the same result each time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         train_run(
-            Plan(pumps(units=16, seed=11), FLEET, network, CONFIG, FOLDS, {**SMALL[network], **options}),
+            Plan(pumps(units=16, seed=11), FLEET, network, config, FOLDS, {**SMALL[network], **options}),
             name="tiny",
             source=Source("simulated pumps", "0" * 64),
             folder=folder,

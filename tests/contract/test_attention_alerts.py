@@ -41,7 +41,7 @@ def planted_bundle(tmp_path_factory):
                 planted_units("event", units=50, context=CONTEXT, seed=0).units,
                 planted_fleet("event", context=CONTEXT),
                 "flagship",
-                TrainConfig(seed=0, steps=120, batch=64, **recipe),
+                TrainConfig(seed=0, steps=80, batch=64, **recipe),
                 folds=2,
             ),
             name="planted",

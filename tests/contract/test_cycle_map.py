@@ -1,6 +1,5 @@
 """The map of self-attention between cycles: an optional output of the graph, drawn."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -35,7 +34,8 @@ def run(tiny_bundles):
 def mapped(run, tmp_path_factory):
     """The tiny bundle of `selfattention`, exported with its map."""
     folder = tmp_path_factory.mktemp("mapped") / "tiny"
-    export_bundle(Checkpoint.load(run), folder, version="1.0.0", with_map=True)
+    exported = rul("export", run, "--output", folder, "--with-map")
+    assert exported.exit_code == 0, exported.exception
     return BundleFolder(folder)
 
 
@@ -109,15 +109,13 @@ def test_the_picture_has_the_map_of_each_head_in_the_colours_of_their_mean(mappe
         assert image.get_clim() == panels["mean of heads"].images[0].get_clim() == (0.0, found.weights.max())
 
 
-def test_the_commands_export_print_and_draw_it(run, tmp_path):
-    shutil.copytree(run, tmp_path / "run")
+def test_the_command_prints_and_draws_it(mapped, tmp_path):
     data, _ = write_pumps(tmp_path, units=2, seed=21)
-    bundle, out = tmp_path / "bundle", tmp_path / "map.png"
+    asked = ("--input", data, "--unit", "pump-1", "--cycle", "40")
+    out = tmp_path / "map.png"
 
-    exported = rul("export", tmp_path / "run", "--output", bundle, "--with-map")
-    shown = rul("attention", bundle, "--input", data, "--unit", "pump-1", "--cycle", "40", "--output", out)
+    shown = rul("attention", mapped.path, *asked, "--output", out)
 
-    assert exported.exit_code == 0, exported.exception
     assert shown.exit_code == 0, shown.exception
     assert "where cycle 40 of unit pump-1 looks" in shown.stdout.replace("\n", " ")
     assert imread(out).std() > 0.05

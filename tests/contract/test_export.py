@@ -17,9 +17,12 @@ from export.session import open_bundle
 from model.checkpoint import Checkpoint
 from model.outputs import CannotWrite
 from tests.commands import rul
-from tests.tiny_bundle import make_tiny_bundle, pumps
+from tests.tiny_bundle import CONFIG, make_tiny_bundle, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+HASTY = dataclasses.replace(CONFIG, steps=6)
+"""For bundles whose promises count, not their answers."""
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +49,6 @@ def test_the_manifest_in_the_graph_is_what_training_recorded(manifest, checkpoin
     assert len(manifest.regimes) == 2
 
 
-def test_the_same_run_exports_the_same_bytes(tiny_bundle, checkpoint, tmp_path):
-    export_bundle(checkpoint, tmp_path / "again", version="1.0.0")
-
-    assert (tmp_path / "again" / SUMS).read_bytes() == (tiny_bundle.path / SUMS).read_bytes()
-
-
 def test_the_graph_holds_no_matrix_twice(tiny_bundle):
     graph = onnx.load(tiny_bundle.path / "model.onnx").graph
     matrices = [onnx.numpy_helper.to_array(each) for each in graph.initializer if len(each.dims) == 2]
@@ -70,12 +67,6 @@ def test_the_graph_holds_no_constant_twice(tiny_bundle):
     assert len(set(constants)) == len(constants)
 
 
-def test_a_version_names_the_weights_where_none_is_given(checkpoint, tmp_path):
-    manifest = export_bundle(checkpoint, tmp_path / "tiny")
-
-    assert manifest.version.endswith(f"+{checkpoint.digest()[:8]}")
-
-
 def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path):
     nameless = dataclasses.replace(checkpoint, name="Not A Name")
 
@@ -92,10 +83,10 @@ def test_an_export_that_cannot_be_written_is_one_clear_line(checkpoint, tmp_path
         export_bundle(checkpoint, tmp_path / "file" / "out")
 
 
-def test_an_export_replaces_an_older_bundle(checkpoint, copied):
-    export_bundle(checkpoint, copied.path, version="2")
+def test_an_export_without_a_version_replaces_an_older_bundle_and_is_named_by_its_weights(checkpoint, copied):
+    export_bundle(checkpoint, copied.path)
 
-    assert open_bundle(copied)[1].version == "2"
+    assert open_bundle(copied)[1].version.endswith(f"+{checkpoint.digest()[:8]}")
 
 
 def test_a_graph_two_ten_thousandths_of_a_cycle_from_its_network_fails_parity(tiny_bundle, checkpoint):
@@ -120,17 +111,24 @@ def test_units_that_last_thousands_of_cycles_have_a_bundle_that_keeps_its_promis
     assert [each for each in findings if not each.kept] == []
 
 
-def test_nearly_constant_columns_leave_a_bundle_that_opens(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """A bundle that reads settings, and three of whose columns are nearly constant."""
     units = pumps(units=40, seed=11)
     for column, (often, once) in enumerate([(1.1, 1.1), (3.0, 4.0), (5e9, 5e9 + 512.0)], start=3):
         for unit in units:
             unit.readings[:, column] = often
         units[0].readings[9, column] = once
-    monkeypatch.setattr("tests.tiny_bundle.pumps", lambda **_: units)
+    folder = tmp_path_factory.mktemp("odd")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.tiny_bundle.pumps", lambda **_: units)
+        return BundleFolder(make_tiny_bundle(folder, config=HASTY, reads_settings=True))
 
-    session, manifest = open_bundle(BundleFolder(make_tiny_bundle(tmp_path)))
 
-    golden = read_bundle(BundleFolder(tmp_path / "tiny")).golden
+def test_nearly_constant_columns_leave_a_bundle_that_opens(odd):
+    session, manifest = open_bundle(odd)
+
+    golden = read_bundle(odd).golden
     findings = [*measure_promises(session, manifest), *replay(golden, answers_of(session, golden), manifest)]
     assert [each for each in findings if not each.kept] == []
 
@@ -228,8 +226,8 @@ def test_wrong_contributions_of_missing_and_typical_readings_are_found(tiny_bund
     assert "contribution of typical readings, cycles" in broken
 
 
-def test_a_model_that_reads_settings_keeps_every_promise_and_its_manifest_says_that_it_does(tmp_path):
-    session, manifest = open_bundle(BundleFolder(make_tiny_bundle(tmp_path, reads_settings=True)))
+def test_a_model_that_reads_settings_keeps_every_promise_and_its_manifest_says_that_it_does(odd):
+    session, manifest = open_bundle(odd)
     silent = manifest.model_copy(update={"reads_settings": False})
 
     broken, broken_silently = (
@@ -252,15 +250,18 @@ def test_outputs_of_another_shape_are_named(tiny_bundle):
         check_shapes(session, more_horizons)
 
 
-def test_rul_export_writes_what_rul_check_accepts(checkpoint, tmp_path):
+def test_rul_export_writes_the_same_bytes_for_the_same_run_and_rul_check_accepts_them(
+    tiny_bundle, checkpoint, tmp_path
+):
     checkpoint.save(tmp_path / "run")
     torch.set_num_threads(2)
 
-    result = rul("export", tmp_path / "run", "--output", tmp_path / "bundle", "--version", "7")
+    result = rul("export", tmp_path / "run", "--output", tmp_path / "bundle", "--version", "1.0.0")
 
     assert result.exit_code == 0, result.exception
-    assert "tiny 7" in result.output
+    assert "tiny 1.0.0" in result.output
     assert torch.get_num_threads() == 1
+    assert (tmp_path / "bundle" / SUMS).read_bytes() == (tiny_bundle.path / SUMS).read_bytes()
     checked = rul("check", tmp_path / "bundle")
     assert checked.exit_code == 0
     assert "BROKEN" not in checked.output

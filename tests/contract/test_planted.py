@@ -64,7 +64,7 @@ def trained(kind):
     fleet = planted_fleet(kind, context=CONTEXT)
     split = train_all(planted_units(kind, units=UNITS, context=CONTEXT, seed=0).units, fleet)
     recipe = {**network_class("flagship").recipe, "learning_rate": 1e-2}
-    config = TrainConfig(seed=0, steps=250, batch=128, **recipe)
+    config = TrainConfig(seed=0, steps=250, batch=64, **recipe)
     trainer, _ = prepare(split, fleet, network="flagship", config=config)
     while not trainer.done:
         trainer.update()

@@ -96,15 +96,16 @@ def running(command: list[str], copy: Path, port: int, *, log: str) -> Generator
             start_new_session=True,
         )  # fmt: skip
 
+    # One client: each would read the certificates of the machine anew.
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False)
+
     def ready() -> bool:
         assert process.poll() is None, f"{command} ended:\n{(copy / log).read_text()}"
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz", trust_env=False).is_success
-        except httpx.HTTPError:
-            return False
+        return client.get("/readyz").is_success
 
     try:
-        wait_until(ready, INSTALL_SECONDS, what=f"readiness of {command}")
+        with client:
+            wait_until(ready, INSTALL_SECONDS, what=f"readiness of {command}")
         yield
     finally:
         os.killpg(process.pid, signal.SIGTERM)

@@ -25,6 +25,12 @@ from tests.fleets import PUMPS, worn_pumps
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.fixture(scope="module")
+def files(files, tmp_path_factory):
+    """The files, in a folder whose name a shell has to quote."""
+    return shutil.copytree(files, tmp_path_factory.mktemp("my data"), dirs_exist_ok=True)
+
+
 def train(files, out, *options):
     data = ("--data", files / "pumps.csv", "--fleet", files / "pumps.toml", "--name", "pumps")
     return rul("train", *data, "--output", out, "--steps", 6, "--folds", 2, *options)
@@ -33,7 +39,7 @@ def train(files, out, *options):
 @pytest.fixture(scope="module")
 def trained(files, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "pumps"
-    result = train(files, out)
+    result = train(files, out, "--seed", 2, "--set", "hidden=4", "--set", "weight_decay=0.02")
     assert result.exit_code == 0, result.exception
     return out, result
 
@@ -122,7 +128,8 @@ def test_rul_train_says_first_what_is_unusual_about_the_data(trained, files):
     first, _, last = trained[1].stderr.splitlines()[:3]
 
     assert first == "warning: only 12 units with a known failure: expect wide bounds on every figure"
-    assert last.endswith(f"findings in all: rul inspect {files / 'pumps.toml'} {files / 'pumps.csv'}")
+    inspect = ["rul", "inspect", str(files / "pumps.toml"), str(files / "pumps.csv")]
+    assert last.endswith(f"findings in all: {shlex.join(inspect)}")
 
 
 def test_data_that_would_ruin_a_training_end_it_before_it_begins(files, tmp_path):
@@ -249,7 +256,7 @@ def test_the_command_sets_network_and_options(files, tmp_path):
     small = ("hidden=4", "convolution=4", "heads=2", "head_width=4", "causal=true", "entropy_weight=0.01")
     options = [word for setting in small for word in ("--set", setting)]
 
-    result = train(files, tmp_path / "run", "--network", "selfattention", *options)
+    result = train(files, tmp_path / "run", "--steps", 1, "--network", "selfattention", *options)
 
     assert result.exit_code == 0, result.exception
     stored = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -296,21 +303,16 @@ def commands_of_card(bundle):
     return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()[1:]]
 
 
-def test_the_commands_of_a_card_make_its_bundle_again(files, tmp_path, monkeypatch):
-    shutil.copytree(files, tmp_path / "my data")
+def test_the_commands_of_a_card_make_its_bundle_again(exported, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = ("--data", "my data/pumps.csv", "--fleet", "my data/pumps.toml", "--name", "pumps", "--seed", 2)
-    small = ("--steps", 4, "--folds", 2, "--set", "hidden=4", "--set", "weight_decay=0.02", "--threads", 1)
-    rul("train", *given, *small, "--output", "first")
-    rul("export", "first", "--output", "exported")
 
-    commands = commands_of_card(tmp_path / "exported")
+    commands = commands_of_card(exported)
     results = [rul(*command[1:]) for command in commands]
 
     assert [command[:2] for command in commands] == [["rul", "train"], ["rul", "export"], ["rul", "check"]]
     assert [result.exit_code for result in results] == [0, 0, 0]
     again = (tmp_path / "bundles" / "pumps" / "model.onnx").read_bytes()
-    assert again == (tmp_path / "exported" / "model.onnx").read_bytes()
+    assert again == (exported / "model.onnx").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["fd001", "fd002", "fd003", "fd004"])

@@ -18,10 +18,10 @@ COPIED = ("model", "export", "service", "observability", "rul_client", "tests", 
 
 @pytest.fixture
 def copy(tmp_path) -> Path:
-    """The parts of the repository that a walk-through changes or runs."""
+    """The parts of the repository that a walk-through changes or runs, with their compiled modules."""
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, tmp_path / name)
         elif (ROOT / name).is_file():
             shutil.copy2(ROOT / name, tmp_path / name)
     return tmp_path

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import os
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from model.fleet import fleet_named
 from model.readers import read_trajectories
-from tests.integration.conftest import rul, running
+from tests.commands import rul
+from tests.integration.conftest import running
 
 CELLS = Path(os.environ.get("RUL_DATA", Path(__file__).parents[3] / "shared" / "data")) / "battery_xjtu"
 BATTERY = fleet_named("battery_xjtu")
@@ -23,26 +25,28 @@ pytestmark = [pytest.mark.data, pytest.mark.usefixtures("cells")]
 def cells():
     if not CELLS.is_dir():
         pytest.skip(f"no real data: {CELLS} is missing (set RUL_DATA)")
-    return sorted(CELLS.glob("[23]C_battery-*.csv"))
+    return sorted(CELLS.glob("[23]C_battery-[123].csv"))
 
 
 def done(*arguments):
     ended = rul(*arguments)
-    assert ended.returncode == 0, ended.stderr
+    assert ended.exit_code == 0, ended.exception
     return ended
 
 
 @pytest.fixture(scope="module")
 def trained(cells, tmp_path_factory):
-    """A run and its bundle, trained for a moment; what training said on stderr."""
-    folder = tmp_path_factory.mktemp("battery")
+    """A run and its bundle, trained for a moment; what training logged, which a command has on stderr."""
+    folder, log = tmp_path_factory.mktemp("battery"), logging.StreamHandler(io.StringIO())
+    logging.getLogger("model").addHandler(log)
     data = [option for cell in cells for option in ("--data", cell)]
-    said = done(
+    done(
         "train", "--fleet", "battery_xjtu", *data, "--name", "battery", "--steps", 4, "--folds", 2,
         "--output", folder / "run",
     )  # fmt: skip
+    logging.getLogger("model").removeHandler(log)
     done("export", folder / "run", "--output", folder / "battery")
-    return folder / "battery", said.stderr
+    return folder / "battery", log.stream.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +58,7 @@ def service(trained, tmp_path_factory):
 def test_training_says_in_which_cells_values_are_infinite_and_how_many(trained):
     _, said = trained
 
-    assert said.count("infinite values, read as missing: 151\n") == 1
+    assert said.count("infinite values, read as missing: 53\n") == 1
     assert f"{CELLS / '2C_battery-1.csv'}, column 'voltage entropy': 13, the first in line 251\n" in said
 
 

@@ -16,8 +16,7 @@ from model.fleet import Fleet, fleet_named
 from rul_client.answers import ModelName
 from rul_client.commands.score.plan import Part
 from rul_client.commands.score.runners import score_on_node
-from tests import scoring
-from tests.commands import write_pumps
+from tests import commands, scoring
 from tests.integration.conftest import COMMAND_SECONDS, RUL
 from tests.tiny_bundle import pumps
 from tests.waiting import wait_until
@@ -43,7 +42,7 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """The options that read simulated pumps."""
-    readings, fleet = write_pumps(tmp_path_factory.mktemp("data"), units=12, seed=4)
+    readings, fleet = commands.write_pumps(tmp_path_factory.mktemp("data"), units=12, seed=4)
     return ("--data", str(readings), "--fleet", str(fleet))
 
 
@@ -96,9 +95,9 @@ def test_rul_train_leaves_the_same_network_from_a_cluster(cluster, data, tmp_pat
 
 @pytest.fixture(scope="module")
 def readings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Parquet of 300 pumps: fifteen parts of a thousand readings."""
+    """Parquet of 100 pumps: five parts of a thousand readings."""
     file = tmp_path_factory.mktemp("fleet") / "pumps.parquet"
-    scoring.write_pumps(file, pumps(units=300, seed=7))
+    scoring.write_pumps(file, pumps(units=100, seed=7))
     return file
 
 
@@ -110,28 +109,25 @@ def test_a_bundle_that_differs_on_a_node_is_not_used(readings, tiny_bundle, tmp_
         score_on_node(job, other, Part(0, (), 0))
 
 
-def scored(readings: Path, bundle: Path, folder: Path, *ray: str) -> subprocess.Popen[bytes]:
-    """Begin to score into a folder."""
-    parts = ("--windows", "all", "--part-readings", "1000")
-    return subprocess.Popen(
-        [RUL, "score", "--bundle", bundle, "--input", readings, *parts, "--output", folder, *ray]
-    )
+def scoring_of(readings: Path, bundle: Path, folder: Path) -> tuple[object, ...]:
+    """The arguments that score into a folder."""
+    parts = ("--windows", "all", "--part-readings", 1000)
+    return "score", "--bundle", bundle, "--input", readings, *parts, "--output", folder
 
 
 @pytest.fixture(scope="module")
 def here(readings, tiny_bundle, tmp_path_factory) -> Path:
     """What one machine writes."""
     folder = tmp_path_factory.mktemp("here") / "scored"
-    assert scored(readings, tiny_bundle.path, folder).wait(COMMAND_SECONDS) == 0
+    assert commands.rul(*scoring_of(readings, tiny_bundle.path, folder)).exit_code == 0
     return folder
 
 
 def test_rul_score_writes_the_same_files_from_a_cluster(cluster, here, readings, tiny_bundle, tmp_path):
     there = tmp_path / "there"
 
-    status = scored(readings, tiny_bundle.path, there, "--ray", cluster.address).wait(COMMAND_SECONDS)
+    rul(*scoring_of(readings, tiny_bundle.path, there), "--ray", cluster.address)
 
-    assert status == 0
     assert scoring.tree(there) == scoring.tree(here)
 
 
@@ -140,7 +136,8 @@ def test_rul_score_writes_the_same_files_from_a_cluster_of_which_a_node_is_kille
     cluster, here, readings, tiny_bundle, tmp_path
 ):
     there = tmp_path / "there"
-    with scored(readings, tiny_bundle.path, there, "--ray", cluster.address) as running:
+    arguments = scoring_of(readings, tiny_bundle.path, there)
+    with subprocess.Popen([RUL, *map(str, arguments), "--ray", cluster.address]) as running:
         wait_until(lambda: any(there.glob("part-*.parquet")), seconds=COMMAND_SECONDS)
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
         finished = len([*there.glob("part-*.parquet")])
