@@ -25,13 +25,14 @@ from model.domain import (
     WindowSet,
     attention_entropy_ratio,
     capped_rul,
+    concatenated,
     heads_by_name,
     tail_scale,
 )
 from model.evaluation import Answered
 from model.gaps import with_gaps
 from model.layers import set_buffer
-from model.network import BANDS, PROBABILITIES, Estimate, RulNetwork, band_factor
+from model.network import BANDS, PROBABILITIES, RulNetwork, band_factor
 
 AT_ONCE: Final = 512
 SCALE_STEPS: Final = 300
@@ -65,7 +66,6 @@ class Read:
     scale: FloatArray  # [W] expected width of the error, in cycles
     context: FloatArray
     attention: FloatArray
-    statistics: FloatArray  # [W, 7F], see `novelty.Statistics.rows`
     head_attention: FloatArray | None = None
     evidence: FloatArray | None = None
     of_sensors: FloatArray | None = None  # [W, F] contribution of each column over all cycles
@@ -88,29 +88,35 @@ def tensors(windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
 def read_windows(net: RulNetwork, windows: AnyWindows) -> Read:
     """Compute the uncalibrated answers, in eval mode and without gradients."""
     net.eval()
-    parts: list[Estimate] = []
-    evidence: list[Tensor] = []
-    of_sensors: list[Tensor] = []
     with torch.no_grad():
-        for part in windows.batches(AT_ONCE):
-            estimate = net.estimate(*tensors(part))
-            if estimate.explanation is not None:
-                evidence.append(estimate.explanation.evidence)
-                of_sensors.append(estimate.explanation.sensor_contribution.sum(1))
-            # [B, T, F] or [B, H, T, T] of every window is too large.
-            parts.append(estimate._replace(explanation=None, self_attention=None))
-        answers = [part.unclipped.clamp(0.0, net.config.cap).unsqueeze(-1) for part in parts]
-        scales = [net.error_scale(part.context, rul) for part, rul in zip(parts, answers, strict=True)]
+        return concatenated([_read(net, part) for part in windows.batches(AT_ONCE)])
 
-    def joined(name: str) -> FloatArray:
-        return torch.cat([getattr(part, name) for part in parts]).numpy()
 
-    unclipped, context, attention = map(joined, ("unclipped", "context", "attention"))
-    statistics = torch.cat([part.statistics.rows() for part in parts]).numpy()
-    heads = joined("head_attention") if net.config.heads else None
-    explained = [torch.cat(each).numpy() if each else None for each in (evidence, of_sensors)]
-    scale = torch.cat(scales)[:, 0].numpy()
-    return Read(unclipped, scale, context, attention, statistics, heads, *explained)
+def _read(net: RulNetwork, windows: WindowSet) -> Read:
+    estimate = net.estimate(*tensors(windows))
+    rul = estimate.unclipped.clamp(0.0, net.config.cap).unsqueeze(-1)
+    explained: tuple[Tensor, ...] = ()
+    if (explanation := estimate.explanation) is not None:
+        explained = explanation.evidence, explanation.sensor_contribution.sum(1)
+    heads = estimate.head_attention
+    return Read(
+        estimate.unclipped.numpy(),
+        net.error_scale(estimate.context, rul)[:, 0].numpy(),
+        estimate.context.numpy(),
+        estimate.attention.numpy(),
+        None if heads is None else heads.numpy(),
+        *(each.numpy() for each in explained),
+    )
+
+
+def fit_novelty(net: RulNetwork, windows: AnyWindows) -> None:
+    """Fit the novelty to training windows."""
+    rows: list[Tensor] = []
+    with torch.no_grad():
+        for readings, lengths, _ in map(tensors, windows.batches(AT_ONCE)):
+            scaled = net.standardise(readings, lengths)
+            rows.append(net.novelty.statistics(scaled, readings, lengths).rows())
+    net.novelty.fit(torch.cat(rows).numpy(), windows.lengths)
 
 
 def last_cycles(readings: Tensor, lengths: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:

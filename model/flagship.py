@@ -146,7 +146,7 @@ class Flagship(RulNetwork):
             hidden.detach(),
             searching,
             of_cycle,
-            self.novelty.statistics(scaled, readings, lengths),
+            scaled,
             attention,
             explanation=Explanation(of_reading, of_window, share_of_cycles(of_reading, searching)),
             penalty=self.penalty(score[:, 0], scaled.valid) if self.training else None,

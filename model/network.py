@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from model.attention import CycleDropout
 from model.domain import NEAR_CAP
-from model.layers import Standardise, cycle_age, masked_softmax
-from model.novelty import Novelty, Statistics
+from model.layers import Scaled, Standardise, cycle_age, masked_softmax
+from model.novelty import Novelty
 
 PROBABILITIES: Final = (0.0, *(0.05 * 2.0**n for n in range(-9, 0)), *(n / 40 for n in range(2, 41)))
 """Probabilities of the calibrated distribution: equally spaced, and halved from 0.05 down to 0.0001."""
@@ -103,7 +103,7 @@ class Estimate(NamedTuple):
     context: Tensor  # [B, D] input of the RUL head, without a gradient
     attention: Tensor  # [B, T]
     contribution: Tensor  # [B, T] cycles of RUL that each cycle adds
-    statistics: Statistics  # For novelty
+    scaled: Scaled  # For novelty, which training does without
     head_attention: Tensor | None = None  # [B, H, T], if the network has heads
     health: Tensor | None = None  # [B, 3], logits of the health state head, if the network has one
     explanation: Explanation | None = None  # Where the network explains readings
@@ -258,7 +258,7 @@ class RulNetwork(nn.Module, ABC):
             health,
             estimate.attention,
             estimate.contribution,
-            self.novelty(estimate.statistics, lengths),
+            self.novelty(self.novelty.statistics(estimate.scaled, readings, lengths), lengths),
             estimate.head_attention,
             *(estimate.explanation or (None, None, None)),
             self_attention=estimate.self_attention,
@@ -292,7 +292,7 @@ class CycleNetwork(RulNetwork):
             context.detach(),
             attention,
             attention * (cycle_rul - baseline),
-            self.novelty.statistics(scaled, readings, lengths),
+            scaled,
             None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
             self.read_health(context),
             self_attention=heads,

@@ -21,6 +21,7 @@ from model.baselines import gradient_boosting
 from model.calibration import (
     entropy_references,
     fit_distribution,
+    fit_novelty,
     fit_scale,
     read_windows,
     tensors,
@@ -287,7 +288,7 @@ def calibrate(
     training = read_windows(net, sample)
     with torch.no_grad():
         set_buffer(net, "baseline", net.reference_rul(torch.from_numpy(training.unclipped).double()))
-    net.novelty.fit(training.statistics, sample.lengths)
+    fit_novelty(net, sample)
     fit_distribution(net, *joined(folds))
     answered, cap = cross_fitted(folds), net.config.cap
     metrics = {
