@@ -45,6 +45,7 @@ def _panels(parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield part
 
 
+@cache
 def panel_queries() -> dict[str, str]:
     """Return every PromQL expression of the dashboards, by "dashboard: panel, letter"."""
     return {
@@ -55,16 +56,19 @@ def panel_queries() -> dict[str, str]:
     }
 
 
+@cache
 def recording_rules() -> dict[str, str]:
     """Return the expression of every recorded series, by name."""
     return {rule["record"]: rule["expr"] for rule in rules() if "record" in rule}
 
 
+@cache
 def alerts() -> dict[str, dict[str, Any]]:
     """Return every alert, by name."""
     return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
+@cache
 def expressions() -> dict[str, str]:
     """Return all expressions of dashboards, recorded series and alerts, unchanged."""
     return panel_queries() | recording_rules() | {name: alert["expr"] for name, alert in alerts().items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from typing import Any
 
 import pytest
 import yaml
@@ -204,15 +205,19 @@ def test_the_alerts_that_a_panel_sends_to_exist(dashboard, panel):
     assert set(re.findall(r"\bRul[A-Z]\w+", panel["description"])) <= set(alerts())
 
 
-@every_alert
-def test_an_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not(name):
-    cases = [
+@pytest.fixture(scope="module")
+def cases() -> list[dict[str, Any]]:
+    """Every case of the unit tests of rules."""
+    return [
         case
         for path in RULE_TESTS
         for test in yaml.safe_load(path.read_text("utf-8"))["tests"]
         for case in test.get("promql_expr_test", []) + test.get("alert_rule_test", [])
     ]
 
+
+@every_alert
+def test_an_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not(name, cases):
     outcomes = [
         bool(case.get("exp_samples") or case.get("exp_alerts"))
         for case in cases
