@@ -45,6 +45,8 @@ DOCUMENTED_CODES: Final = {
 UNKNOWN: Final = 404
 STREAM_READINGS: Final = 5
 PACE_SECONDS: Final = 0.01
+PAUSE_SECONDS: Final = 0.1
+"""Pause after a failed call, as the documents advise: else callers take the cores that a restart needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,9 +116,13 @@ class Ledger:
             status = str(error)
         except AssertionError as error:
             status = f"wrong: {error}"
-        end = time.monotonic()
+        self._record(protocol, status, start, time.monotonic())
+        if status != "right":
+            time.sleep(PAUSE_SECONDS)
+
+    def _record(self, protocol: str, status: str, start: float, end: float) -> None:
         with self.lock:
-            self.ends[protocol, status.split(":")[0]] += 1
+            self.ends[protocol, status.partition(":")[0]] += 1
             if status == "right":
                 self.seconds.append(end - start)
             if status == "connection lost":
@@ -246,13 +252,15 @@ def leave_within(url: str, given: Sequence[Case], turn: int) -> None:
 
 
 @contextmanager
-def asking(url: str, target: str, ledger: Ledger, given: Sequence[Case]) -> Iterator[None]:
-    """Run callers of every kind until the block ends."""
+def asking(
+    url: str, target: str, ledger: Ledger, given: Sequence[Case], *, pace: float = PACE_SECONDS
+) -> Iterator[None]:
+    """Run callers of every kind until the block ends; each pauses `pace` seconds between its calls."""
     stop = threading.Event()
 
     def again(ask: Callable[[int], None]) -> None:
         turn = 0
-        while not stop.wait(PACE_SECONDS):
+        while not stop.wait(pace):
             ask(turn)
             turn += 1
 

@@ -38,8 +38,8 @@ from service.store.schema import OUTCOMES, PREDICTIONS
 from service.store.url import store_url
 from tests.benchmarks.tables import table
 from tests.databases import PostgreSql, postgresql
-from tests.hostile.callers import BUNDLE, Case, Ledger, asking, cases, leave_within
-from tests.integration.conftest import Server, metrics_of, running, workers_of
+from tests.hostile.callers import BUNDLE, PACE_SECONDS, Case, Ledger, asking, cases, leave_within
+from tests.integration.conftest import Server, metric, running, workers_of
 
 GIVE_UP_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 1.0
@@ -198,7 +198,7 @@ class Chaos:
     def recovered(self) -> bool:
         """Check over new connections that every worker and the store serve."""
         try:
-            if metrics_of(self.server)["rul_workers", ()] < self.workers:
+            if metric(self.server, "rul_workers") < self.workers:
                 return False
             window = self.given[-1].window.json()
             asked = [
@@ -206,7 +206,7 @@ class Chaos:
                 for _ in range(PROBES)
             ]
             asked += [self.server.ask("GET", "/v1/units?limit=1", timeout=2)] * 2
-        except (httpx.TransportError, KeyError, ValueError):
+        except (httpx.TransportError, ValueError):
             return False
         return all(answer.status_code == 200 for answer in asked)
 
@@ -319,7 +319,7 @@ def run(options: argparse.Namespace, stack: ExitStack) -> int:
     kinds = chaos.kinds()
     deck: list[str] = []
     end = time.monotonic() + 60 * options.minutes
-    with asking(server.http, server.grpc, ledger, given):
+    with asking(server.http, server.grpc, ledger, given, pace=options.pace):
         while time.monotonic() < end or len(chaos.faults) < options.faults:
             if not deck:
                 deck = [kind for kind, (weight, _) in kinds.items() for _ in range(weight)]
@@ -355,6 +355,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--faults", type=int, default=15, help="at least so many, however long it takes")
     parser.add_argument("--recovery", type=float, default=5.0, help="most seconds, less waits for a core")
+    parser.add_argument("--pace", type=float, default=PACE_SECONDS, help="pause of each caller, in seconds")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--store", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--seed", type=int, default=1)

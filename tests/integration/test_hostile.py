@@ -20,14 +20,16 @@ def run(*arguments: str) -> str:
 
 
 def test_chaos_costs_no_answer_and_no_acknowledged_write():
-    output = run("tests.hostile.chaos", "--minutes", "0", "--faults", "8", "--recovery", "60")
+    # With this seed each kind of fault comes once.
+    options = "--minutes 0 --faults 7 --seed 381 --pace 0.05 --recovery 60"
+    output = run("tests.hostile.chaos", *options.split())
 
-    assert "8 faults; calls: " in output
+    assert "7 faults; calls: " in output
     assert output.rstrip().endswith("0 findings.")
 
 
 def test_a_soak_leaves_descriptors_and_threads_as_they_were():
-    output = run("tests.hostile.soak", "--requests", "600")
+    output = run("tests.hostile.soak", "--requests", "300")
 
     assert re.search(r"slope of memory, 95 % interval \| -?[\d.]+ ± [\d.]+ KiB", output)
     assert "\n0 findings." in output
