@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import structlog
@@ -93,6 +93,21 @@ LONG: Final = (
 """Files of slow tests. They run first, because a slow file at the end keeps one process busy alone. The
 others run by name, whatever their folder, so tests that wait for a service run beside tests that compute."""
 
+SERVED: Final = {
+    "integration/test_bench.py",
+    "integration/test_bentoml.py",
+    "integration/test_client.py",
+    "integration/test_grpc.py",
+    "integration/test_oip_clients.py",
+    "integration/test_pages.py",
+    "integration/test_predict.py",
+    "integration/test_predictions.py",
+    "integration/test_streams.py",
+    "integration/test_top.py",
+    "integration/test_undecodable.py",
+}
+"""Files that ask the services of the session: one process runs them, so that each service starts once."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--examples", type=int, default=200, help="inputs for each fuzzed door (tests/hostile)")
@@ -118,6 +133,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"tests/conftest.py: LONG names files that do not exist: {missing}")
     rank = {TESTS / name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: (rank.get(item.path, len(LONG)), item.path.name))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Deal out files, those of `SERVED` as one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "served" if file.removeprefix("tests/") in SERVED else file
+
+    return Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
