@@ -17,7 +17,7 @@ from service.proto import rul_v1_pb2, rul_v1_pb2_grpc
 from tests.asking import Asked, Stream
 from tests.oip import json_request
 
-PACE_SECONDS: Final = 0.02
+PACE_SECONDS: Final = 0.05
 STREAM_READINGS: Final = 5
 BEFORE_ITS_OUTCOME: Final = 30
 """Units between a prediction and its outcome; another worker may have to write the prediction first."""

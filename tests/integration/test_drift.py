@@ -8,7 +8,7 @@ import pytest
 from export.bundle import BundleFolder
 from export.evaluation_windows import spread_windows
 from export.session import open_bundle
-from tests.integration.conftest import ANSWER_SECONDS, Server, metrics_of, running
+from tests.integration.conftest import ANSWER_SECONDS, Server, metric, metrics_of, running
 from tests.tiny_bundle import COLUMNS, pumps
 from tests.waiting import wait_until
 
@@ -43,7 +43,7 @@ def send(server: Server, bundle: BundleFolder, *, bias: float = 0.0) -> int:
 def counted(server: Server, windows: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """What is scraped once all workers have counted so many windows."""
     wait_until(
-        lambda: metrics_of(server)["rul_column_drift_windows", MODEL] == windows,
+        lambda: metric(server, "rul_column_drift_windows", model="tiny") == windows,
         ANSWER_SECONDS,
         what="every window",
     )

@@ -16,7 +16,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from model.domain import RulError
 from service.proto import rul_v1_pb2 as pb
+from tests import commands
 from tests.environments import clean_environment
 from tests.integration.conftest import KEY, RUL, Server, rul
 
@@ -88,12 +90,12 @@ def test_requests_between_two_scrapes_are_shown(server, http, stub, windows):
 
 @pytest.mark.parametrize("strict", ["envoy"], indirect=True)
 def test_a_service_that_asks_for_a_key_gets_it_or_says_so(strict):
-    without = rul_top(strict.http, "--once", "--interval", 0.1)
-    with_key = rul_top(strict.http, "--once", "--interval", 0.1, "--api-key", KEY)
+    without = commands.rul("top", strict.http, "--once", "--interval", 0.1)
+    with_key = commands.rul("top", strict.http, "--once", "--interval", 0.1, "--api-key", KEY)
 
-    assert without.returncode == 1
-    assert "--api-key" in without.stderr
-    assert with_key.returncode == 0, with_key.stderr
+    assert isinstance(without.exception, RulError)
+    assert "--api-key" in str(without.exception)
+    assert with_key.exit_code == 0, with_key.output
 
 
 def test_letters_that_the_output_cannot_encode_are_escaped(server):

@@ -24,7 +24,7 @@ from tests.ingesting import Devices, by_http, settled
 from tests.integration.conftest import running
 from tests.waiting import wait_until
 
-UNITS, CYCLES, TOLERANCE, PATIENCE, ROUNDS = 6, 90, 1e-4, 60, 40
+UNITS, CYCLES, TOLERANCE, PATIENCE, ROUNDS = 4, 75, 1e-4, 60, 40
 HALF = UNITS * CYCLES // 2
 
 
