@@ -6,12 +6,15 @@ dependencies when it runs, so that `rul serve` never loads torch.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import signal
 import sys
 import textwrap
 from enum import StrEnum
 from importlib.metadata import entry_points
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -184,15 +187,26 @@ def show_settings(
         part.write_text(env_example(), encoding="utf-8")
 
 
+def descriptions() -> dict[str, str]:
+    """Return the text below each setting, which pydantic would look for at the start of every process."""
+    (fields,) = ast.parse(inspect.getsource(Settings)).body
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(fields.body if isinstance(fields, ast.ClassDef) else ())
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
 def env_example() -> str:
     """Return the text of `.env.example`: every variable, its default and its description."""
+    texts = descriptions()
     parts = [
         "# Every setting with its default. Put into .env those that you change: the image gpu has others.\n"
     ]
     for name, field in Settings.model_fields.items():
         kind = field.annotation
         choices = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
-        text = textwrap.wrap(field.description or "", 98, break_long_words=False, break_on_hyphens=False)
+        text = textwrap.wrap(texts[name], 98, break_long_words=False, break_on_hyphens=False)
         comment = "\n".join(f"# {line}" for line in text)
         suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
         parts.append(f"{comment}{suffix}\n{variable_of(name)}={as_text(field.default)}\n")

@@ -92,7 +92,6 @@ class Settings(BaseSettings):
         frozen=True,
         allow_inf_nan=False,
         extra="ignore",
-        use_attribute_docstrings=True,
     )
 
     bundles: Annotated[tuple[str, ...], NoDecode] = ()

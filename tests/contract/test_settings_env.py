@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from model.outputs import CannotWrite
-from service.cli import env_example, show_settings
+from service.cli import descriptions, env_example, show_settings
 from service.processes.control import WorkerSpec
 from service.settings import Settings
 
@@ -48,10 +48,7 @@ def test_settings_are_written_to_a_new_file_and_replace_none(tmp_path):
 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_says_what_it_does(name):
-    description = Settings.model_fields[name].description
-
-    assert description is not None
-    assert description.endswith(".")
+    assert descriptions()[name].endswith(".")
 
 
 LIMITS = [name for name, field in Settings.model_fields.items() if type(field.default) in {int, float}]
@@ -59,7 +56,7 @@ LIMITS = [name for name, field in Settings.model_fields.items() if type(field.de
 
 @pytest.mark.parametrize("name", sorted({*LIMITS} - {"port", "grpc_port"}))
 def test_every_number_says_what_too_high_and_too_low_cause(name):
-    description = " ".join(str(Settings.model_fields[name].description).split())
+    description = descriptions()[name]
 
     assert "Too high: " in description
     assert "Too low: " in description
