@@ -18,7 +18,7 @@ from tests.tiny_bundle import pumps
 from tests.waiting import wait_until
 
 rul_score = partial(rul, "score")
-KILLS = 2
+KILLS = 3
 TRIES = 5
 """Folders to kill runs in: on a busy machine a run may end before the kill."""
 SECONDS = 120
@@ -71,7 +71,7 @@ def is_killed(options, folder):
     return status != 0
 
 
-def test_a_run_that_is_killed_twice_ends_as_one_that_is_not(options, undisturbed, tmp_path):
+def test_a_run_that_is_killed_three_times_ends_as_one_that_is_not(options, undisturbed, tmp_path):
     folders = [tmp_path / f"killed-{number}" for number in range(TRIES)]
 
     killed = next(folder for folder in folders if all(is_killed(options, folder) for _ in range(KILLS)))
