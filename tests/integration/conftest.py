@@ -278,10 +278,10 @@ def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
-def metrics_of(server: Server, name: str = "") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Return every sample by name and labels, or those whose names begin so: parsing takes long."""
-    lines = server.ask("GET", "/metrics").text.splitlines()
-    text = "".join(f"{line}\n" for line in lines if line.startswith(name))
+def metrics_of(server: Server, prefix: str = "") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return every sample whose name begins so, by name and labels; to parse all takes a while."""
+    lines = server.ask("GET", "/metrics").text.splitlines(keepends=True)
+    text = "".join(line for line in lines if line.startswith(prefix))
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)

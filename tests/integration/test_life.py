@@ -23,7 +23,7 @@ from tests.integration.conftest import (
     START_SECONDS,
     STOP_SECONDS,
     Server,
-    metrics_of,
+    metric,
     rul,
     running,
 )
@@ -79,7 +79,7 @@ def ask_long_by_grpc(channel: grpc.Channel, windows, count: int) -> pb.PredictRe
 
 
 def in_flight(server: Server) -> float:
-    return metrics_of(server)["rul_inflight_requests", ()] - 1  # but for the one that asks
+    return metric(server, "rul_inflight_requests") - 1  # but for the one that asks
 
 
 def await_in_flight(server: Server, *asked: Future) -> None:
