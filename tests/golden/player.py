@@ -40,9 +40,8 @@ SERVICES: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "fleet": (FLEET, {"max_pending_windows": "64", "max_window_cycles": "100"}),
     "strict": ("fd001", {"api_keys": "another, a-key", "max_body_bytes": "4000", "max_request_windows": "4"}),
     "hurried": ("fd001", {"request_timeout_seconds": "0.000001", "store": "false", **ONE_SILENT_STREAM}),
-    "leaving": ("fd001", {"store_url": "postgresql://nobody@127.0.0.1:1/nothing"}),
 }
-"""The services that answer: bundles and settings. The one case of `leaving` stops its service."""
+"""The services that answer: bundles and settings. The last case of `strict` stops it."""
 
 DTYPES: Final = {"FP32": "<f4", "INT64": "<i8"}
 HEADERS: Final = ("content-type", "allow", "www-authenticate", "location")
