@@ -6,8 +6,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -20,17 +21,40 @@ from tests.waiting import wait_until
 
 REQUESTS = 200
 PATIENCE = 60
+STOPPED = '"worker stopped"'
 
 
 @pytest.fixture(scope="module")
-def server(tiny_bundle, tmp_path_factory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("workers"), str(tiny_bundle.path), workers="2") as server:
-        yield server
+def started(tiny_bundle, tmp_path_factory) -> Iterator[Callable[[str], Server]]:
+    """Start a service of two workers once; the folder that it watches has `fd002` and a broken bundle."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(front_end: str) -> Server:
+            folder = tmp_path_factory.mktemp(front_end)
+            bundle = shutil.copytree(tiny_bundle.path, folder / "served")
+            watched = shutil.copytree(find_bundle("fd002").path, folder / "watched" / "fd002").parent
+            (watched / "broken").mkdir()
+            settings = {"workers": "2", "bundles_watch": str(watched), "lame_duck_seconds": "5"}
+            given = running(folder, str(bundle), front_end=front_end, ready=False, **settings)
+            server = stack.enter_context(given)
+            wait_until(lambda: is_ready(server), PATIENCE, what="readiness")
+            assert server.ask("GET", "/v1/models/fd002").status_code == 200
+            if front_end == "envoy":
+                await_workers(server, 2)
+            return server
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def server(started) -> Server:
+    return started("envoy")
 
 
 @pytest.fixture(scope="module")
 def query(windows) -> dict[str, object]:
-    return {"windows": [windows[0].json()]}
+    return {"model": "tiny", "windows": [windows[0].json()]}
 
 
 async def ask(server: Server, body: dict[str, object], times: int) -> list[int]:
@@ -83,16 +107,8 @@ def test_an_operator_may_leave_the_cores_to_be_dealt_as_usual(tiny_bundle, tmp_p
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
-def test_another_user_of_this_machine_reaches_the_port_of_the_service_and_nothing_else(
-    front_end, server, tiny_bundle, tmp_path
-):
-    with ExitStack() as stack:
-        if front_end == "uvicorn":
-            server = stack.enter_context(running(tmp_path, str(tiny_bundle.path), front_end=front_end))
-        assert_only_its_ports_are_open(server)
-
-
-def assert_only_its_ports_are_open(server: Server) -> None:
+def test_another_user_of_this_machine_reaches_the_port_of_the_service_and_nothing_else(front_end, started):
+    server = started(front_end)
     own = {one.pid for one in processes_of(server)}
     listening = {
         found.laddr.port
@@ -133,89 +149,75 @@ def test_both_workers_answer_and_a_scrape_of_either_counts_both(server, query):
     )
 
 
-def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker_drains(
-    tiny_bundle, tmp_path, query
-):
-    with running(tmp_path, str(tiny_bundle.path), workers="2") as server:
-        labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
-        asyncio.run(ask(server, query, 20))
-        # A worker that is not scraped shows what it has counted a moment later.
-        wait_until(
-            lambda: metric(server, "rul_requests_total", **labels) == 20, PATIENCE, what="the first counts"
-        )
-        other, victim = workers_of(server)
+def test_a_worker_that_dies_is_replaced_and_nothing_counted_is_lost(server, query):
+    def answered() -> float:
+        return metric(server, "rul_requests_total", protocol="http", route="/v1/predict", code="200")
 
+    before = answered()
+    asyncio.run(ask(server, query, 20))
+    # A worker that is not scraped shows what it has counted a moment later.
+    wait_until(lambda: answered() == before + 20, PATIENCE, what="the first counts")
+    other, victim = workers_of(server)
+
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: not victim.is_running(), PATIENCE, what="the end of the worker")
+
+    ready = metric(server, "rul_workers")
+    assert ready == 1 or workers_of(server) != [other], "a dead worker counts, and none replaces it yet"
+    assert asyncio.run(ask(server, query, 20)) == [200] * 20
+    await_workers(server, 2)
+    wait_until(lambda: answered() >= before + 40, PATIENCE, what="the other counts")
+    assert answered() == before + 40
+    assert other.is_running()
+    (stopped,) = [json.loads(line) for line in server.output().splitlines() if STOPPED in line]
+    assert (stopped["worker"], stopped["reason"]) == (1, "stopped with status -9")
+
+
+def test_a_worker_restarts_with_the_bundle_of_the_others_after_its_files_have_changed(server):
+    before = models_of(server)
+    served = server.log.parent / "served"
+    for file in served.iterdir():
+        file.write_bytes(b"half of a copy")
+
+    for victim in workers_of(server):
         os.kill(victim.pid, signal.SIGKILL)
-        wait_until(lambda: not victim.is_running(), PATIENCE, what="the end of the worker")
-
-        ready = metric(server, "rul_workers")
-        assert ready == 1 or workers_of(server) != [other], "a dead worker counts, and none replaces it yet"
-        assert asyncio.run(ask(server, query, 20)) == [200] * 20
+        wait_until(lambda victim=victim: not victim.is_running(), PATIENCE, what="the end of the worker")
         await_workers(server, 2)
-        wait_until(
-            lambda: metric(server, "rul_requests_total", **labels) >= 40, PATIENCE, what="the other counts"
-        )
-        assert metric(server, "rul_requests_total", **labels) == 40
-        assert other.is_running()
-        (stopped,) = [json.loads(line) for line in server.output().splitlines() if '"worker stopped"' in line]
-        assert (stopped["worker"], stopped["reason"]) == (1, "stopped with status -9")
-        processes = workers_of(server)
-        assert server.stop() == 0
-        assert not any(process.is_running() for process in processes)
-        assert "Traceback" not in server.output()
 
-
-def test_a_worker_restarts_with_the_bundle_of_the_others_after_its_files_have_changed(tiny_bundle, tmp_path):
-    served = shutil.copytree(tiny_bundle.path, tmp_path / "served")
-    with running(tmp_path, str(served), workers="2") as server:
-        (before,) = models_of(server)
-        for file in served.iterdir():
-            file.write_bytes(b"half of a copy")
-
-        for victim in workers_of(server):
-            os.kill(victim.pid, signal.SIGKILL)
-            wait_until(lambda victim=victim: not victim.is_running(), PATIENCE, what="the end of the worker")
-            await_workers(server, 2)
-        (after,) = models_of(server)
-
-    assert after == before
+    assert models_of(server) == before
 
 
 def models_of(server: Server) -> list[dict[str, object]]:
     return server.ask("GET", "/v1/models").json()["models"]
 
 
-def test_a_worker_that_restarts_as_the_service_leaves_does_not_call_it_ready_again(tiny_bundle, tmp_path):
-    with running(tmp_path, str(tiny_bundle.path), workers="2", lame_duck_seconds="5") as server:
-        os.kill(workers_of(server)[1].pid, signal.SIGKILL)
-        wait_until(lambda: '"worker stopped"' in server.output(), PATIENCE, what="the end of the worker")
-
-        server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not is_ready(server), PATIENCE, what="the lame duck")
-        wait_until(lambda: is_ready(server) or server.process.poll() is not None, PATIENCE, what="the end")
-
-        assert server.process.poll() == 0
-
-
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
-def test_a_service_is_ready_with_the_good_bundles_of_its_watched_folder_in_every_worker(
-    front_end, tiny_bundle, tmp_path
+def test_a_service_is_ready_with_the_good_bundles_of_its_watched_folder_in_every_worker(front_end, started):
+    server = started(front_end)
+
+    codes = {server.ask("GET", "/v1/models/fd002").status_code for _ in range(20)}
+    (refused,) = [line for line in server.output().splitlines() if "candidate refused" in line]
+
+    assert codes == {200}
+    assert str(server.log.parent / "watched" / "broken") in refused
+
+
+def test_a_worker_that_restarts_as_the_service_leaves_does_not_call_it_ready_again_and_every_worker_drains(
+    server,
 ):
-    watched = tmp_path / "watched"
-    shutil.copytree(find_bundle("fd002").path, watched / "fd002")
-    (watched / "broken").mkdir()
-    settings = {"front_end": front_end, "workers": "2", "bundles_watch": str(watched)}
+    stopped = server.output().count(STOPPED)
+    other, victim = workers_of(server)
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: server.output().count(STOPPED) > stopped, PATIENCE, what="the end of the worker")
 
-    with running(tmp_path, str(tiny_bundle.path), ready=False, **settings) as server:
-        wait_until(lambda: is_ready(server), PATIENCE, what="readiness")
-        first = server.ask("GET", "/v1/models/fd002").status_code
-        if front_end == "envoy":
-            await_workers(server, 2)
-        codes = {server.ask("GET", "/v1/models/fd002").status_code for _ in range(20)}
-        (refused,) = [line for line in server.output().splitlines() if "candidate refused" in line]
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: not is_ready(server), PATIENCE, what="the lame duck")
+    processes = [other, *workers_of(server)]
+    wait_until(lambda: is_ready(server) or server.process.poll() is not None, PATIENCE, what="the end")
 
-    assert (first, codes) == (200, {200})
-    assert str(watched / "broken") in refused
+    assert server.process.poll() == 0
+    assert not any(process.is_running() for process in processes)
+    assert "Traceback" not in server.output()
 
 
 def is_ready(server: Server) -> bool:
