@@ -57,29 +57,35 @@ def warnings(bundle, folder, **settings):
     return [line for line in lines if line["level"] == "warning"]
 
 
-def test_a_service_on_the_cpu_beside_a_gpu_warns_once_of_what_serves_and_why(tiny_bundle, tmp_path):
-    (warning,) = warnings(tiny_bundle, tmp_path)
+NAMING_NOTHING = {"RUL_BUNDLE": "fd001", "RUL_COSTS": "tiny=1:10,pumps=1:10,1:5", "RUL_BUNDLES_WATCH": "none"}
 
-    assert warning["event"] == "provider fallback"
+
+@pytest.fixture(scope="module")
+def warned(tiny_bundle, tmp_path_factory):
+    """What a start beside a GPU warns of, with settings that name nothing; by event."""
+    found = warnings(tiny_bundle, tmp_path_factory.mktemp("warned"), **NAMING_NOTHING)
+    by_event = {warning["event"]: warning for warning in found}
+    assert len(by_event) == len(found), "a warning stands twice"
+    return by_event
+
+
+def test_a_service_on_the_cpu_beside_a_gpu_warns_once_of_what_serves_and_why(warned):
+    warning = warned["provider fallback"]
+
     assert (warning["asked"], warning["provider"]) == ("auto", CPU)
     assert warning["reason"] == f"this ONNX Runtime was built without {CUDA}"
     assert warning["models"] == ["tiny"]
 
 
-NAMING_NOTHING = {"RUL_BUNDLE": "fd001", "RUL_COSTS": "tiny=1:10,pumps=1:10,1:5", "RUL_BUNDLES_WATCH": "none"}
-
-
-def test_each_setting_that_names_nothing_is_warned_of_once(tiny_bundle, tmp_path):
-    found = warnings(tiny_bundle, tmp_path, RUL_PROVIDER="cpu", **NAMING_NOTHING)
-
+def test_each_setting_that_names_nothing_is_warned_of_once(warned):
     expected = {
         "unknown setting": {"variable": "RUL_BUNDLE"},
         "costs unused": {"models": ["pumps"]},
         "watched folder missing": {"folder": "none"},
     }
-    assert sorted(warning["event"] for warning in found) == sorted(expected)
-    for warning in found:
-        assert warning | expected[warning["event"]] == warning
+    assert warned.keys() == {*expected, "provider fallback"}
+    for event, fields in expected.items():
+        assert warned[event] | fields == warned[event]
 
 
 def test_the_other_workers_do_not_say_it_again(tiny_bundle, tmp_path):
@@ -94,29 +100,30 @@ def test_a_service_starts_without_standard_streams(tiny_bundle, tmp_path):
         assert server.stop() == 0
 
 
-def test_on_a_terminal_the_start_ends_with_the_address_the_page_and_the_models(tiny_bundle, tmp_path):
+def test_on_a_terminal_the_start_ends_with_the_address_and_closing_it_ends_the_service_as_ctrl_c_does(
+    tiny_bundle, tmp_path
+):
     ours, theirs = pty.openpty()
     settings = {
-        "RUL_BUNDLES": str(tiny_bundle.path),
-        "RUL_HOST": "127.0.0.1",
-        "RUL_PORT": "0",
-        "RUL_WORKERS": "1",
-    }
+        "RUL_BUNDLES": str(tiny_bundle.path), "RUL_HOST": "127.0.0.1", "RUL_PORT": "0", "RUL_WORKERS": "1"
+    }  # fmt: skip
     homes = {"XDG_STATE_HOME": str(tmp_path), "BENTOML_HOME": str(tmp_path), "TERM": "dumb"}
-    serving = subprocess.Popen(
-        [RUL, "serve"], env=clean_environment(**settings, **homes), cwd=tmp_path, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    try:
+    with TemporaryDirectory(prefix="rul-") as folder:  # a socket's path has at most 108 characters
+        serving = subprocess.Popen(
+            [RUL, "serve"],
+            env=clean_environment(**settings, **homes, TMPDIR=folder),
+            cwd=tmp_path,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),  # noqa: PLW1509 no threads here
+        )
+        os.close(theirs)
         with os.fdopen(ours, encoding="utf-8") as terminal:
-            log = []
-            for line in terminal:
-                if line.startswith("http"):
-                    break
-                log.append(line)
-    finally:
-        serving.terminate()
-        serving.wait(SECONDS)
+            *log, line = until_address(terminal)
+
+        assert serving.wait(SECONDS) == 0
+        assert not [*Path(folder).iterdir()]
 
     url = re.escape("http://localhost:") + r"\d+"
     assert "rulserve answers HTTP and gRPC (models: tiny)\n" in log
@@ -125,25 +132,9 @@ def test_on_a_terminal_the_start_ends_with_the_address_the_page_and_the_models(t
     assert not any("alembic" in line for line in log)
 
 
-def test_a_closed_terminal_ends_the_service_as_ctrl_c_does(tiny_bundle, tmp_path):
-    ours, theirs = pty.openpty()
-    settings = {"RUL_BUNDLES": str(tiny_bundle.path), "RUL_PORT": "0", "RUL_WORKERS": "1"}
-    with TemporaryDirectory(prefix="rul-") as folder:  # a socket's path has at most 108 characters
-        serving = subprocess.Popen(
-            [RUL, "serve"],
-            env=clean_environment(**settings, TMPDIR=folder, XDG_STATE_HOME=str(tmp_path)),
-            cwd=tmp_path,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),  # noqa: PLW1509 no threads here
-        )
-        os.close(theirs)
-        said = b""
-        while b"page" not in said:
-            said += os.read(ours, 1000)
-
-        os.close(ours)
-
-        assert serving.wait(SECONDS) == 0
-        assert not [*Path(folder).iterdir()]
+def until_address(terminal):
+    """The lines of a start."""
+    for line in terminal:
+        yield line
+        if line.startswith("http"):
+            return
