@@ -42,7 +42,7 @@ from tests.oip import json_request
 from tests.other_bundles import renamed
 from tests.waiting import wait_until
 
-KEY: Final = "swaps"
+KEY: Final = "an-admins-key"
 MODEL: Final = "fd001"
 WINDOWS: Final = 8
 STREAM_READINGS: Final = 12

@@ -9,7 +9,7 @@ import pytest
 from export.bundle import find_bundle
 from export.seal import read_bundle
 from tests.asking import golden_windows
-from tests.hostile.swaps import faults, measured
+from tests.hostile.swaps import KEY, Swaps, faults
 from tests.integration.conftest import rul, running, workers_of
 from tests.key_files import key_file
 from tests.other_bundles import renamed
@@ -17,18 +17,24 @@ from tests.programs import ROOT, bash_blocks, pasted
 from tests.waiting import wait_until
 
 COMMANDS, REQUESTS = bash_blocks(ROOT / "docs" / "models.md")
-KEY = "an-admins-key"
 
 
 @pytest.fixture(scope="module")
-def newer(tmp_path_factory):
-    return renamed(tmp_path_factory.mktemp("bundles") / "fd001-v2", "fd003", name="fd001", version="2").path
+def newer_folder(tmp_path_factory):
+    return renamed(tmp_path_factory.mktemp("bundles") / "fd001-v2", "fd003", name="fd001", version="2")
 
 
-@pytest.fixture
-def service(tmp_path):
-    options = {"workers": "2", "keys_file": str(key_file(tmp_path, KEY)), "store": "false"}
-    with running(tmp_path, "fd001", log_format="json", **options) as started:
+@pytest.fixture(scope="module")
+def newer(newer_folder):
+    return newer_folder.path
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """A service with the shipped bundle, until the commands of the page swap it for the newer one."""
+    folder = tmp_path_factory.mktemp("models")
+    options = {"workers": "2", "keys_file": str(key_file(folder, KEY)), "store": "false"}
+    with running(folder, "fd001", log_format="json", **options) as started:
         wait_until(lambda: "rul_workers 2.0" in get(started, "/metrics").text, 60, what="both workers")
         yield started
 
@@ -63,40 +69,6 @@ def kill_a_worker(service):
     wait_until(lambda: "rul_workers 2.0" in get(service, "/metrics").text, 60, what="the new worker")
 
 
-def test_the_commands_of_the_page_change_every_worker(service, newer):
-    said = typed(COMMANDS, service, newer)
-
-    assert re.findall(r"^(\w+): (\w+) ", said, re.MULTILINE) == [
-        ("load", "fd002"), ("shadow", "fd001"), ("unshadow", "fd001"),
-        ("canary", "fd001"), ("uncanary", "fd001"), ("swap", "fd001"), ("unload", "fd002")
-    ]  # fmt: skip
-    assert versions(service) == {"2"}
-    (old,) = {found["version"] for found in get(service, "/v1/models").json()["models"]}
-    assert old == "2"
-    by_http = typed(REQUESTS, service, newer).replace("}{", "}\n{").splitlines()
-    assert [json.loads(line)["action"] for line in by_http] == ["load", "swap", "unload"]
-
-
-def test_a_bad_candidate_is_refused_by_all_workers_and_a_worker_that_restarts_has_the_last_change(
-    service, newer, tmp_path
-):
-    bad = tmp_path / "bad"
-    shutil.copytree(newer, bad)
-    (bad / "golden.npz").write_bytes(b"damaged")
-    before = versions(service)
-
-    refused = rul("models", "swap", "fd001", bad, "--url", service.http, RUL_API_KEY=KEY)
-    still = versions(service)
-    typed("rul models swap fd001 /bundles/fd001-v2", service, newer)
-    kill_a_worker(service)
-
-    assert refused.returncode == 1
-    assert "golden.npz" in refused.stderr
-    assert still == before
-    assert "2" not in before
-    assert versions(service) == {"2"}
-
-
 def test_a_canary_answers_in_every_worker_survives_a_restart_and_goes_back_from_all(service, newer):
     (old,) = versions(service)
 
@@ -120,8 +92,38 @@ def test_a_canary_answers_in_every_worker_survives_a_restart_and_goes_back_from_
     wait_until(lambda: counted in get(service, "/metrics").text, 30, what="the count of one return")
 
 
-def test_swaps_under_load_fail_no_request_and_mix_no_answer(tmp_path):
-    found = measured(tmp_path, swaps=4, workers=1)
+def test_a_bad_candidate_is_refused_by_all_workers(service, newer, tmp_path):
+    bad = tmp_path / "bad"
+    shutil.copytree(newer, bad)
+    (bad / "golden.npz").write_bytes(b"damaged")
+    before = versions(service)
+
+    refused = rul("models", "swap", "fd001", bad, "--url", service.http, RUL_API_KEY=KEY)
+
+    assert refused.returncode == 1
+    assert "golden.npz" in refused.stderr
+    assert versions(service) == before
+    assert "2" not in before
+
+
+def test_the_commands_of_the_page_change_every_worker_and_one_that_restarts(service, newer):
+    said = typed(COMMANDS, service, newer)
+
+    assert re.findall(r"^(\w+): (\w+) ", said, re.MULTILINE) == [
+        ("load", "fd002"), ("shadow", "fd001"), ("unshadow", "fd001"),
+        ("canary", "fd001"), ("uncanary", "fd001"), ("swap", "fd001"), ("unload", "fd002")
+    ]  # fmt: skip
+    assert versions(service) == {"2"}
+    (old,) = {found["version"] for found in get(service, "/v1/models").json()["models"]}
+    assert old == "2"
+    kill_a_worker(service)
+    assert versions(service) == {"2"}
+    by_http = typed(REQUESTS, service, newer).replace("}{", "}\n{").splitlines()
+    assert [json.loads(line)["action"] for line in by_http] == ["load", "swap", "unload"]
+
+
+def test_swaps_under_load_fail_no_request_and_mix_no_answer(service, newer_folder):
+    found = Swaps(service, (newer_folder, find_bundle("fd001"))).run(swaps=2)
 
     assert found["answers"].total() > 0
-    assert [fault for fault in faults(found) if "memory" not in fault] == []  # four swaps say nothing of it
+    assert [fault for fault in faults(found) if "memory" not in fault] == []  # two swaps say nothing of it
