@@ -26,7 +26,7 @@ def url(tiny_bundle, tmp_path_factory):
 
 
 def test_units_of_the_demo_age_fail_and_are_replaced_and_the_service_knows(url):
-    done = rul("demo", "--url", url, *FLEET, "--seconds", "4")
+    done = rul("demo", "--url", url, *FLEET, "--seconds", "2")
 
     assert (done.returncode, done.stderr) == (0, "")
     failed = int(re.search(r"(\d+) failed", done.stdout)[1])
@@ -39,7 +39,7 @@ def test_units_of_the_demo_age_fail_and_are_replaced_and_the_service_knows(url):
 
 
 def test_a_second_demo_with_the_same_seed_repeats_the_first(url):
-    repeated = rul("demo", "--url", url, *FLEET, "--seconds", "1")
+    repeated = rul("demo", "--url", url, *FLEET, "--seconds", "0.2")
 
     assert repeated.returncode == 0, repeated.stderr
 

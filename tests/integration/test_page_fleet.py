@@ -1,4 +1,4 @@
-"""The web page's fleet, in real Chromium on a real service with 400 pumps."""
+"""The web page's fleet, in real Chromium on a real service with 1,400 pumps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tests.integration.conftest import running
 from tests.page_fleet import STRANGE, fill, predict, window
 from tests.tiny_bundle import pumps
 
-UNITS = 400
+UNITS = 1400
+"""More than one request of the page may read."""
 
 
 @pytest.fixture(scope="module")
 def service(tiny_bundle, tmp_path_factory):
     with running(
-        tmp_path_factory.mktemp("page"), str(tiny_bundle.path), max_request_windows="500"
+        tmp_path_factory.mktemp("page"), str(tiny_bundle.path), max_request_windows="500", costs="1:10"
     ) as started:
-        fill(started.http, units=UNITS)
+        fill(started.http, units=UNITS, earlier=(4, 0))
         yield started
 
 
@@ -318,3 +319,47 @@ def test_the_intervals_of_all_units_have_one_scale_on_a_phone(opened, width):
     )
     assert len({tuple(band) for band in bands}) == 1
     assert bands[0][1] > 40
+
+
+@desktop
+def test_a_list_that_is_read_again_keeps_the_readers_place(opened):
+    page = opened.page
+    opened.go("#/")
+    deep = page.locator('.rows [aria-rowindex="1300"]')
+    page.locator(".rows [role=row]").first.wait_for()
+    page.wait_for_function(
+        "() => (scrollTo(0, 1300 * 48), document.querySelector('.rows [aria-rowindex=\"1300\"]'))"
+    )
+    deep.scroll_into_view_if_needed()
+    place = page.evaluate("scrollY")
+    name = deep.locator("a").inner_text()
+    pause = page.locator(".toolbar").get_by_role("button", name=re.compile("Pause|Resume"))
+    pause.dispatch_event("click")
+    with page.expect_response(re.compile("after=")):
+        pause.dispatch_event("click")
+
+    expect(deep.locator("a")).to_have_text(name)
+    expect(deep).to_be_in_viewport()
+    assert page.evaluate("scrollY") == place
+
+
+@desktop
+def test_going_back_from_a_unit_returns_to_its_place_in_the_list(opened):
+    page = opened.page
+    opened.go("#/?q=pump-1")
+    page.locator(".rows [role=row]").first.wait_for()
+    page.wait_for_function(
+        "() => (scrollTo(0, 300 * 48), document.querySelector('.rows [aria-rowindex=\"305\"]'))"
+    )
+    deep = page.locator('.rows [aria-rowindex="305"] a')
+    place, name = page.evaluate("scrollY"), deep.inner_text()
+    deep.click()
+    expect(page.locator(".unit-head h1")).to_have_text(f"Unit {name}")
+    page.go_back()
+
+    expect(deep).to_have_text(name)
+    expect(deep).to_be_focused()
+    assert page.evaluate("scrollY") == place
+    page.get_by_role("navigation").get_by_role("link", name="Fleet").click()
+    expect(page.locator(".rows [aria-rowindex='2']")).to_be_in_viewport()
+    assert page.evaluate("scrollY") == 0
