@@ -171,15 +171,12 @@ def test_c_mapss_text_without_names_is_read(opened, life):
 
 
 @desktop
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("", "The file is empty."), ("a,b\n", "no readings"), ("1,2\n3,4\n", "has no column names")],
-    ids=["empty", "only names", "no names"],
-)
-def test_a_file_that_holds_no_readings_is_refused_with_its_reason(opened, text, said):
-    page = drop(opened, "bad.csv", text)
+def test_a_file_that_holds_no_readings_is_refused_with_its_reason(opened):
+    reasons = {"": "The file is empty.", "a,b\n": "no readings", "1,2\n3,4\n": "has no column names"}
+    for text, said in reasons.items():
+        page = drop(opened, "bad.csv", text)
 
-    expect(page.get_by_role("alert")).to_contain_text(said)
+        expect(page.get_by_role("alert")).to_contain_text(said)
 
 
 @desktop
@@ -192,19 +189,16 @@ def test_a_row_with_other_cells_than_the_header_is_refused_as_its_values_would_s
 
 
 @desktop
-@pytest.mark.parametrize(
-    ("notes", "said"),
-    [
+def test_no_quote_hides_the_rows_below_it(opened, life):
+    lines = csv(life, cycles=60).splitlines()
+    for notes, said in (
         ({3: '"worn'}, "The quote in row 4 has no end"),
         ({3: '"worn', 9: '"torn'}, "Row 4 has text after a quote"),
-    ],
-    ids=["without an end", "with an end rows below"],
-)
-def test_no_quote_hides_the_rows_below_it(opened, life, notes, said):
-    lines = csv(life, cycles=60).splitlines()
-    page = drop(opened, "notes.csv", "\n".join(f"{line},{notes.get(i, '')}" for i, line in enumerate(lines)))
+    ):
+        text = "\n".join(f"{line},{notes.get(i, '')}" for i, line in enumerate(lines))
+        page = drop(opened, "notes.csv", text)
 
-    expect(page.get_by_role("alert")).to_contain_text(said)
+        expect(page.get_by_role("alert")).to_contain_text(said)
 
 
 @desktop
@@ -218,19 +212,16 @@ def test_an_inch_is_no_quote(opened, life):
 
 
 @desktop
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda text: text.replace("sensor_3", "sensor_2"), "sensor_2 is more than once in the first row"),
-        (lambda text: re.sub(r"(?m)^A;5;[^;]*", "A;5;1.000", text), "such as “1.000”; read as missing"),
-        (lambda text: re.sub(r"(?m)^A;5;[^;]*", "A;5;0x10", text), "such as “0x10”; read as missing"),
-    ],
-    ids=["column twice", "thousands beside decimal commas", "hexadecimal"],
-)
-def test_what_a_file_leaves_open_is_said(opened, life, change, said):
-    page = drop(opened, "open.csv", change(csv(life, cycles=60, separator=";")))
+def test_what_a_file_leaves_open_is_said(opened, life):
+    text = csv(life, cycles=60, separator=";")
+    for left_open, said in (
+        (text.replace("sensor_3", "sensor_2"), "sensor_2 is more than once in the first row"),
+        (re.sub(r"(?m)^A;5;[^;]*", "A;5;1.000", text), "such as “1.000”; read as missing"),
+        (re.sub(r"(?m)^A;5;[^;]*", "A;5;0x10", text), "such as “0x10”; read as missing"),
+    ):
+        page = drop(opened, "open.csv", left_open)
 
-    expect(page.get_by_role("list", name="Mismatches")).to_contain_text(said)
+        expect(page.get_by_role("list", name="Mismatches")).to_contain_text(said)
 
 
 @desktop
