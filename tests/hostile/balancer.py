@@ -56,10 +56,10 @@ backend grpc
 HAPROXY: Final = shutil.which("haproxy", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 """Folder of servers on Debian, outside the PATH of users."""
 PATIENCE_SECONDS: Final = 60
-PACE_SECONDS: Final = 0.02
-"""Time after which a caller sends its next request: more would find nothing more, and cost a core."""
 BACK_OFF_SECONDS: Final = 0.1
-"""The same if one failed."""
+"""Time after which a caller sends its next request if one failed."""
+GENTLE_SECONDS: Final = 0.02
+"""The same after an answer, in tests: more requests would find nothing more, and cost a core."""
 ROUTES: Final = {
     "http": ("200", ("/v1/predict", "/v1/units/{unit}/cycles")),
     "grpc": ("OK", ("rul.v1.RulService/Predict", "rul.v1.RulService/AppendCycles")),
@@ -75,10 +75,14 @@ def require_haproxy() -> None:
 
 
 class Load:
-    """Callers that send requests until they are stopped; counts outcomes by protocol."""
+    """Callers that send requests until they are stopped; counts outcomes by protocol.
 
-    def __init__(self) -> None:
+    A caller pauses `pace` seconds after an answer, and `BACK_OFF_SECONDS` after a failed request.
+    """
+
+    def __init__(self, *, pace: float = 0.0) -> None:
         self.outcomes: Counter[tuple[str, str]] = Counter()
+        self._pace = pace
         self._stop = threading.Event()
         self._lock = threading.Lock()
 
@@ -98,7 +102,7 @@ class Load:
                 outcome = f"{type(error).__name__}: {text.splitlines()[0][:60]}"
             with self._lock:
                 self.outcomes[protocol, outcome] += 1
-            self._stop.wait(PACE_SECONDS if outcome == "answered" else BACK_OFF_SECONDS)
+            self._stop.wait(self._pace if outcome == "answered" else BACK_OFF_SECONDS)
 
     @contextmanager
     def running(self, asks: list[tuple[str, Ask]]) -> Generator[None]:

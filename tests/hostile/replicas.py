@@ -129,7 +129,7 @@ class Result:
         )
 
 
-def run(pair: Pair, devices: Devices, callers: int) -> Result:
+def run(pair: Pair, devices: Devices, callers: int, *, pace: float = 0.0) -> Result:
     """Run callers and devices while both replicas serve, one is drained, and one is killed."""
 
     def share() -> None:
@@ -152,7 +152,7 @@ def run(pair: Pair, devices: Devices, callers: int) -> Result:
         before = [answered(server) for server in pair.servers]
         faults: Sequence[Callable[[], None]] = (share, drain, kill)
         for (phase, part), fault in zip(PHASES.items(), faults, strict=True):
-            result.loads[phase] = load = Load()
+            result.loads[phase] = load = Load(pace=pace)
             with load.running(asks), reporting(devices, pair, part):
                 fault()
             if fault is share:

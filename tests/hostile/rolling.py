@@ -20,7 +20,9 @@ from tests.integration.conftest import rul
 from tests.waiting import wait_until
 
 
-def roll(*, rounds: int, callers: int, lame_duck: float, bundle: str, folder: Path) -> Load:
+def roll(
+    *, rounds: int, callers: int, lame_duck: float, bundle: str, folder: Path, pace: float = 0.0
+) -> Load:
     """Restart both services in turn, in rounds, under load."""
     simulated = folder / "request.json"
     made = rul(
@@ -28,7 +30,7 @@ def roll(*, rounds: int, callers: int, lame_duck: float, bundle: str, folder: Pa
     )
     assert made.returncode == 0, made.stderr
     given = json.loads(simulated.read_text())["windows"][0]
-    load = Load()
+    load = Load(pace=pace)
     settings = {"lame_duck_seconds": str(lame_duck), "store": "false"}
     with (
         balanced(folder, bundle, **settings) as pair,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.hostile.balancer import PATIENCE_SECONDS, Pair
+from tests.hostile.balancer import GENTLE_SECONDS, PATIENCE_SECONDS, Pair
 from tests.hostile.replicas import MOST_LOST, MOST_SHARE, TOLERANCE, Result, devices_of, replicas, run
 from tests.ingesting import Devices, reading
 from tests.programs import program
@@ -29,7 +29,7 @@ def pair(tiny_bundle, tmp_path_factory) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def result(pair, devices) -> Result:
-    return run(pair, devices, CALLERS)
+    return run(pair, devices, CALLERS, pace=GENTLE_SECONDS)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from export.bundle import BundleFolder
+from tests.hostile.balancer import GENTLE_SECONDS
 from tests.hostile.rolling import roll
 from tests.programs import program
 
@@ -15,6 +16,7 @@ def test_no_request_fails_while_two_services_restart_in_turn(
 ) -> None:
     program("haproxy")
 
-    load = roll(rounds=1, callers=1, lame_duck=3, bundle=str(tiny_bundle.path), folder=tmp_path)
+    bundle = str(tiny_bundle.path)
+    load = roll(rounds=1, callers=1, lame_duck=3, bundle=bundle, folder=tmp_path, pace=GENTLE_SECONDS)
 
     assert set(load.outcomes) == {("http", "answered"), ("grpc", "answered")}

@@ -20,7 +20,7 @@ from service.store.recorder import Recorder
 from service.store.rows import DeletedRows, History, Stretch, UnitKey
 from service.store.schema import OUTCOMES
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
-from tests.in_process import in_process, json_window, keeping, message_window
+from tests.in_process import json_window, keeping, message_window
 from tests.oip import json_request
 
 
@@ -481,15 +481,6 @@ async def test_questions_are_told_why_the_store_cannot_be_opened(tmp_path):
         assert (answer.status_code, answer.json()["type"]) == (503, "urn:rulserve:problem:store_unavailable")
         assert "retry-after" in answer.headers
         assert "no SQLite database" in answer.json()["detail"]
-
-
-async def test_without_a_store_no_unit_is_known():
-    async with in_process() as service:
-        answers = [await service.http.get(path) for path in ("/v1/units", "/v1/units/17")]
-        answers.append(await report(service, "17", kind="failed", cycle=1))
-
-    found = {(answer.status_code, answer.json()["type"]) for answer in answers}
-    assert found == {(404, "urn:rulserve:problem:no_store")}
 
 
 async def test_waiting_predictions_are_written_at_shutdown(tmp_path):
