@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.utils import floatToGoString
 
 from export.bundle import find_bundle
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
 from service.metrics import buckets
 from service.metrics.metrics import Metrics
-from service.settings import ProviderChoice
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "metrics.md"
 BUNDLE: Final = "fd001"

@@ -6,15 +6,10 @@ dependencies when it runs, so that `rul serve` never loads torch.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import os
 import signal
 import sys
-import textwrap
-from enum import StrEnum
 from importlib.metadata import entry_points
-from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -25,8 +20,8 @@ from model.domain import RulError, printable
 from model.outputs import whole_file
 from model.usage import QuotingGroup
 from model.version import VERSION
+from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice
 from service.edge.keys import GRANTABLE, InvalidKeys, add_key, read_keys, revoke_key
-from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, as_text, variable_of
 
 SERVE_HELP = """
 Serve bundles by HTTP and gRPC.
@@ -156,6 +151,7 @@ def serve(
 ) -> None:
     """Serve bundles by HTTP and gRPC."""
     from service.processes.front_end import run  # noqa: PLC0415 only this command needs it
+    from service.settings import Settings  # noqa: PLC0415 few commands need them, and they load for 0.05 s
 
     given = {
         "bundles": tuple(bundle) if bundle else None,
@@ -177,6 +173,8 @@ def show_settings(
 
     Example: rul settings --output .env
     """
+    from service.settings import env_example  # noqa: PLC0415 as above
+
     if output is None:
         typer.echo(env_example(), nl=False)
         return
@@ -185,32 +183,6 @@ def show_settings(
     with whole_file(output) as part:
         part.touch(mode=0o600, exist_ok=False)  # it will hold keys and passwords
         part.write_text(env_example(), encoding="utf-8")
-
-
-def descriptions() -> dict[str, str]:
-    """Return the text below each setting, which pydantic would look for at the start of every process."""
-    (fields,) = ast.parse(inspect.getsource(Settings)).body
-    return {
-        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
-        for field, text in pairwise(fields.body if isinstance(fields, ast.ClassDef) else ())
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
-
-
-def env_example() -> str:
-    """Return the text of `.env.example`: every variable, its default and its description."""
-    texts = descriptions()
-    parts = [
-        "# Every setting with its default. Put into .env those that you change: the image gpu has others.\n"
-    ]
-    for name, field in Settings.model_fields.items():
-        kind = field.annotation
-        choices = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
-        text = textwrap.wrap(texts[name], 98, break_long_words=False, break_on_hyphens=False)
-        comment = "\n".join(f"# {line}" for line in text)
-        suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
-        parts.append(f"{comment}{suffix}\n{variable_of(name)}={as_text(field.default)}\n")
-    return "\n".join(parts)
 
 
 def keys_add(
@@ -250,6 +222,8 @@ def keys_revoke(
 
 
 def _key_file(given: Path | None) -> Path:
+    from service.settings import Settings  # noqa: PLC0415 as above
+
     path = given or Path(Settings.read().keys_file)
     if path == Path():
         raise InvalidKeys("expected a key file: set RUL_KEYS_FILE, or pass --file")

@@ -16,7 +16,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from model.domain import printable
-from service.settings import LogFormat, LogLevel
+from service.choices import LogFormat, LogLevel
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """Id of the current request; None outside of a request."""

@@ -5,8 +5,12 @@ This is the only module that reads an operator's environment. Settings are read 
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,6 +26,7 @@ from pydantic_settings import (
 from export.bundle import BUNDLED
 from model.decision import read_costs
 from model.domain import RulError, printable
+from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, Scheduling
 from service.machine import usable_cores, usable_gpu
 
 PREFIX: Final = "RUL_"
@@ -34,47 +39,6 @@ DAY_SECONDS: Final = 86_400
 MOST_DAYS: Final = 100_000
 HOST_NAME: Final = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
 """A name, an IPv4 address or an IPv6 address, in lower case."""
-
-
-class ProviderChoice(StrEnum):
-    """Where inference runs."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-    TENSORRT = "tensorrt"
-
-
-class FrontEnd(StrEnum):
-    """The server between the network and the service."""
-
-    AUTO = "auto"
-    ENVOY = "envoy"
-    UVICORN = "uvicorn"
-
-
-class Scheduling(StrEnum):
-    """The scheduling policy of the service's threads."""
-
-    BATCH = "batch"
-    NORMAL = "normal"
-
-
-class LogLevel(StrEnum):
-    """The minimum level of a log event."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(StrEnum):
-    """The format of a log event."""
-
-    AUTO = "auto"
-    JSON = "json"
-    CONSOLE = "console"
 
 
 class InvalidSettings(RulError):
@@ -342,3 +306,29 @@ def worded(error: ValidationError) -> str:
         why = item["msg"].removeprefix("Value error, ")  # pydantic's, before our own words
         lines.append(f"{PREFIX}{name.upper()}: {why}{got}")
     return "; ".join(lines)
+
+
+def descriptions() -> dict[str, str]:
+    """Return the text below each setting, which pydantic would look for at the start of every process."""
+    (fields,) = ast.parse(inspect.getsource(Settings)).body
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(fields.body if isinstance(fields, ast.ClassDef) else ())
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def env_example() -> str:
+    """Return the text of `.env.example`: every variable, its default and its description."""
+    texts = descriptions()
+    parts = [
+        "# Every setting with its default. Put into .env those that you change: the image gpu has others.\n"
+    ]
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        choices = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
+        text = textwrap.wrap(texts[name], 98, break_long_words=False, break_on_hyphens=False)
+        comment = "\n".join(f"# {line}" for line in text)
+        suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
+        parts.append(f"{comment}{suffix}\n{variable_of(name)}={as_text(field.default)}\n")
+    return "\n".join(parts)

@@ -13,8 +13,9 @@ from pydantic import SecretStr
 from export.bundle import find_bundle
 from export.seal import read_bundle
 from service.assembly import Parts, build
+from service.choices import ProviderChoice
 from service.processes.control import WorkerSpec
-from service.settings import ProviderChoice, Settings
+from service.settings import Settings
 from tests.asking import golden_windows
 from tests.in_process import SMALL
 

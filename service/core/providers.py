@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from export.bundle import InvalidBundle, Manifest
-from service.settings import ProviderChoice
+from service.choices import ProviderChoice
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"

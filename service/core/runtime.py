@@ -16,11 +16,11 @@ from export.golden import Golden, replay
 from export.outputs import MAP, output_shapes
 from export.seal import read_bundle
 from model.domain import FloatArray, IntArray
+from service.choices import ProviderChoice
 from service.core.providers import CPU, ON_GPU, Placement, attempts, order, placement
 from service.core.session import BoundSession, available_providers, bucket, cpu_session, gpu_session
 from service.core.window import Windows, aligned
 from service.machine import NVIDIA_DRIVER
-from service.settings import ProviderChoice
 
 GOLDEN_WINDOWS: Final = 16
 """Golden windows are one batch, whatever the service's maximum."""

@@ -21,13 +21,14 @@ from pathlib import Path
 from export.bundle import find_bundle
 from export.seal import read_bundle
 from service import logs
+from service.choices import FrontEnd, Scheduling
 from service.edge.keys import read_keys
 from service.errors import FrontEndFailed
 from service.processes.folder import service_folder
 from service.processes.tls import check_certificates
 from service.processes.tuning import disable_huge_pages, prepare_descriptors, schedule_as_batch
 from service.processes.workers import Workers
-from service.settings import FrontEnd, Scheduling, Settings
+from service.settings import Settings
 from service.store.url import store_url
 
 SERVICE = "service.app:RulService"

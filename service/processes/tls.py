@@ -7,8 +7,9 @@ import ssl
 from pathlib import Path
 from typing import Any, Final
 
+from service.choices import FrontEnd
 from service.errors import FrontEndFailed
-from service.settings import FrontEnd, Settings
+from service.settings import Settings
 
 TYPES: Final = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3"
 

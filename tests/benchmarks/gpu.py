@@ -23,8 +23,9 @@ import torch
 import typer
 
 from export.bundle import BundleFolder, InvalidBundle, Manifest, find_bundle
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
-from service.settings import MOST_WORKERS, ProviderChoice
+from service.settings import MOST_WORKERS
 from tests.benchmarks.comparable import NAME, comparable_network, make_comparable_bundle
 from tests.benchmarks.front_ends import CORES, Figures, load_table, measure_all, serving
 from tests.benchmarks.gpu_limits import (

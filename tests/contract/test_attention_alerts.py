@@ -13,12 +13,12 @@ from model.domain import NOVELTY_LIMIT
 from model.networks import network_class
 from model.run import Plan, Source, train_run
 from model.training import TrainConfig
+from service.choices import ProviderChoice
 from service.core.answers import Answers
 from service.core.ports import BatchReport
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, OnnxRuntime
 from service.metrics.metrics import Metrics
-from service.settings import ProviderChoice
 from tests.observability import RULES
 from tests.planted import planted_fleet, planted_units
 from tests.programs import output_of, program

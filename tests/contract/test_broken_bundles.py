@@ -5,8 +5,9 @@ import pytest
 from export.bundle import InvalidBundle, find_bundle
 from export.drift_reference import REFERENCE_KEY
 from rul_client.commands.predict.offline import open_offline
+from service.choices import ProviderChoice
 from service.core.bundles import load_bundles
-from service.settings import ProviderChoice, Settings
+from service.settings import Settings
 from tests.broken_bundles import WAYS
 from tests.commands import rul
 

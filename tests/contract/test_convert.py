@@ -17,8 +17,8 @@ from export.handover import metadata_of
 from export.seal import SIGNATURE, SUMS, read_bundle, write_sums
 from export.session import Session, open_bundle
 from model.simulation import simulate
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
-from service.settings import ProviderChoice
 from tests.commands import rul
 
 pytestmark = pytest.mark.usefixtures("one_thread")

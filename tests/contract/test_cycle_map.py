@@ -17,8 +17,8 @@ from export.session import Session, open_bundle
 from model.calibration import tensors
 from model.checkpoint import Checkpoint
 from model.domain import InvalidData
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
-from service.settings import ProviderChoice
 from tests.commands import rul, write_pumps
 from tests.tiny_bundle import pumps
 

@@ -12,6 +12,7 @@ from export.regime_readings import Typical
 from export.seal import read_bundle
 from export.session import open_bundle
 from model.faithfulness import measure_faithfulness
+from service.choices import ProviderChoice
 from service.core.batcher import MicroBatcher
 from service.core.explanations import SUPPORTED_AGREEMENT
 from service.core.predictor import LoadedModel, Predictor
@@ -20,7 +21,6 @@ from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, replay_golden
 from service.core.window import WindowInput
 from service.metrics.metrics import Metrics
-from service.settings import ProviderChoice
 
 NETWORKS = ["flagship", "amnl", "selfattention"]
 

@@ -12,9 +12,9 @@ from export.bundle import METADATA_KEY, InvalidBundle, Manifest
 from export.golden import Golden
 from export.outputs import output_shapes
 from export.seal import read_bundle, write_sums
+from service.choices import ProviderChoice
 from service.core.providers import CUDA
 from service.core.runtime import OnnxRuntime, replay_golden
-from service.settings import ProviderChoice
 from tests.broken_bundles import field, manifest_with, sealed
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest
 

@@ -11,8 +11,9 @@ from export.bundle import BUNDLED, BundleFolder, InvalidBundle
 from export.handover import export_bundle
 from export.seal import COVERED, SIGNATURE, SUMS, read_bundle, write_sums
 from model.checkpoint import Checkpoint
+from service.choices import ProviderChoice
 from service.core.bundles import load_bundles
-from service.settings import ProviderChoice, Settings
+from service.settings import Settings
 from tests.commands import rul
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_settings")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from model.outputs import CannotWrite
-from service.cli import descriptions, env_example, show_settings
+from service.cli import show_settings
 from service.processes.control import WorkerSpec
-from service.settings import Settings
+from service.settings import Settings, descriptions, env_example
 
 EXAMPLE = Path(__file__).parents[2] / ".env.example"
 

@@ -30,10 +30,10 @@ import typer
 from export.bundle import BundleFolder, find_bundle
 from export.seal import read_bundle
 from model.domain import FloatArray
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from service.settings import ProviderChoice
 from tests.asking import Asked
 from tests.benchmarks.tables import table
 from tests.integration.conftest import Server, running, workers_of

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from export.bundle import BundleFolder, InvalidBundle
 from export.seal import COVERED, SUMS
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
-from service.settings import ProviderChoice
 from tests.examples import examples
 from tests.hostile.files import PARSERS, fuzz
 

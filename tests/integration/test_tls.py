@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from model.domain import RulError
+from service.choices import FrontEnd
 from service.errors import FrontEndFailed
 from service.processes.tls import check_certificates
-from service.settings import FrontEnd, Settings
+from service.settings import Settings
 from tests.commands import rul
 from tests.integration import conftest as processes
 from tests.integration.conftest import Server, running

@@ -317,7 +317,7 @@ def test_a_network_that_boosting_beats_has_a_caution_in_one_sentence(metrics, sa
 
 
 CAP = 90.0
-NAMES = ("unclipped", "scale", "context", "attention", "statistics")
+NAMES = ("unclipped", "scale", "context", "attention")
 
 
 def uneven(*, units, seed):

@@ -14,7 +14,7 @@ from rul_client.commands.output import csv_cell
 from rul_client.commands.predict.rows import COLUMNS
 from rul_client.commands.predict.writers import CsvWriter
 from service import logs
-from service.settings import LogFormat
+from service.choices import LogFormat
 from tests.commands import rul
 
 ESCAPE = "pump\x1b]0;owned\x07\x1b[2J\u202e"

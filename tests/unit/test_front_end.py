@@ -12,10 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.assembly import STORE_SECONDS
+from service.choices import FrontEnd
 from service.errors import FrontEndFailed
 from service.processes import envoy_config, front_end, workers
 from service.processes.envoy_server import STOP_SECONDS, interrupts_blocked
-from service.settings import FrontEnd, Settings
+from service.settings import Settings
 from service.store.recorder import END_SECONDS
 from service.tracing.otlp import FLUSH_SECONDS
 from tests.environments import clean_environment

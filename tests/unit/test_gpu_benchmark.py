@@ -4,8 +4,8 @@ import onnxruntime as ort
 import pytest
 
 from export.session import open_bundle
+from service.choices import ProviderChoice
 from service.core.providers import CPU, CUDA
-from service.settings import ProviderChoice
 from tests.benchmarks.gpu import Results, markdown, measure_provider, useful
 from tests.benchmarks.gpu_limits import flops_of, nodes_by_provider, profiled_nodes
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from service import logs
-from service.settings import LogFormat, LogLevel
+from service.choices import LogFormat, LogLevel
 from tests.fakes import FakeRuntime
 from tests.in_process import in_process, json_window
 

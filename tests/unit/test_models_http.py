@@ -17,6 +17,7 @@ from export.bundle import find_bundle
 from export.seal import read_bundle, write_sums
 from model.simulation import simulate
 from service import logs
+from service.choices import ProviderChoice
 from service.core import watch as watch_module
 from service.core.candidates import Shadow
 from service.core.changes import Changed
@@ -25,7 +26,6 @@ from service.core.watch import Watch
 from service.errors import InvalidCandidate, NotReady
 from service.metrics.board import ROW
 from service.proto import rul_v1_pb2 as pb
-from service.settings import ProviderChoice
 from tests.changing import KEY, WINDOW, serving
 from tests.fakes import make_windows
 from tests.in_process import ask_grpc, framed, until

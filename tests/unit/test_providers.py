@@ -13,6 +13,7 @@ import pytest
 from export.bundle import InvalidBundle
 from export.outputs import output_shapes
 from export.probes import probe_windows
+from service.choices import ProviderChoice
 from service.core import session
 from service.core.providers import (
     CPU,
@@ -28,7 +29,7 @@ from service.core.runtime import OnnxRuntime
 from service.core.session import BoundSession, gpu_session, padded
 from service.machine import usable_cores
 from service.models import batches_at_once
-from service.settings import ProviderChoice, Settings
+from service.settings import Settings
 from tests.fakes import make_manifest
 
 GPU_BUILD = [TENSORRT, CUDA, CPU]

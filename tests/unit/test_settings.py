@@ -8,16 +8,9 @@ from pydantic import ValidationError
 
 from service import machine
 from service import settings as module
+from service.choices import FrontEnd, ProviderChoice
 from service.machine import CUDA_LIBRARY, usable_cores, usable_gpu
-from service.settings import (
-    FrontEnd,
-    InvalidSettings,
-    ProviderChoice,
-    Settings,
-    unknown_variables,
-    variable_of,
-    worded,
-)
+from service.settings import InvalidSettings, Settings, unknown_variables, variable_of, worded
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
