@@ -13,8 +13,6 @@ from tests.integration.conftest import Server, await_workers, running, workers_o
 from tests.integration.test_workers import ask
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.alone
-
 PATIENCE = 60
 
 
@@ -41,6 +39,7 @@ def server(workers, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
         yield started
 
 
+@pytest.mark.alone
 def test_a_short_pause_of_every_process_restarts_nothing(server, query):
     before = workers_of(server)
 
@@ -54,6 +53,7 @@ def test_a_short_pause_of_every_process_restarts_nothing(server, query):
     assert not hung(server)
 
 
+@pytest.mark.alone
 def test_a_worker_that_hangs_is_replaced_and_the_service_answers_again(server, query, workers):
     victim = workers_of(server)[-1]
 
