@@ -109,16 +109,6 @@ def _read(net: RulNetwork, windows: WindowSet) -> Read:
     )
 
 
-def fit_novelty(net: RulNetwork, windows: AnyWindows) -> None:
-    """Fit the novelty to training windows."""
-    rows: list[Tensor] = []
-    with torch.no_grad():
-        for readings, lengths, _ in map(tensors, windows.batches(AT_ONCE)):
-            scaled = net.standardise(readings, lengths)
-            rows.append(net.novelty.statistics(scaled, readings, lengths).rows())
-    net.novelty.fit(torch.cat(rows).numpy(), windows.lengths)
-
-
 def last_cycles(readings: Tensor, lengths: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
     """Keep at most `most` last cycles of each window: [B, T, F], [B], [B] -> [B, T, F], [B]."""
     shorter = torch.minimum(most, lengths)

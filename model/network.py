@@ -11,7 +11,7 @@ the attention sums to 1, so the contribution of each cycle is exact.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -231,6 +231,17 @@ class RulNetwork(nn.Module, ABC):
 
     def fit_inputs(self, readings: Tensor, lengths: Tensor, *, leading: int) -> None:
         """Scale inner inputs before training; the column `leading` decides the failure."""
+
+    def fit_novelty(self, parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """Fit the novelty to training windows, in parts of inputs [B, T, F], [B], [B]."""
+        rows: list[Tensor] = []
+        every: list[Tensor] = []
+        with torch.no_grad():
+            for readings, lengths, _ in parts:
+                scaled = self.standardise(readings, lengths)
+                rows.append(self.novelty.statistics(scaled, readings, lengths).rows())
+                every.append(lengths)
+        self.novelty.fit(torch.cat(rows).numpy(), torch.cat(every).numpy())
 
     def reference_rul(self, unclipped: Tensor) -> Tensor:
         """Choose the baseline of the contributions, []: by default the mean answer, of [W]."""

@@ -19,9 +19,9 @@ import torch
 from model.augmentation import measure_columns
 from model.baselines import gradient_boosting
 from model.calibration import (
+    AT_ONCE,
     entropy_references,
     fit_distribution,
-    fit_novelty,
     fit_scale,
     read_windows,
     tensors,
@@ -288,7 +288,7 @@ def calibrate(
     training = read_windows(net, sample)
     with torch.no_grad():
         set_buffer(net, "baseline", net.reference_rul(torch.from_numpy(training.unclipped).double()))
-    fit_novelty(net, sample)
+    net.fit_novelty(map(tensors, sample.batches(AT_ONCE)))
     fit_distribution(net, *joined(folds))
     answered, cap = cross_fitted(folds), net.config.cap
     metrics = {

@@ -21,7 +21,7 @@ from export.seal import write_sums
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx, write_metadata
 from model.amnl import Amnl
-from model.calibration import fit_novelty
+from model.calibration import tensors
 from model.layers import RaggedBiLstm, set_buffer
 from model.network import Cycles, Inputs, NetworkConfig
 
@@ -76,7 +76,7 @@ def comparable_network(manifest: Manifest) -> Comparable:
     deviation = np.nanstd(usual.readings, axis=(0, 1))
     set_buffer(net.standardise, "mean", np.nanmean(usual.readings, axis=(0, 1))[None])
     set_buffer(net.standardise, "standard_deviation", np.where(deviation > 0, deviation, 1.0)[None])
-    fit_novelty(net, usual)
+    net.fit_novelty([tensors(usual)])
     return net
 
 
