@@ -20,7 +20,7 @@ def run(*arguments: str) -> str:
 
 
 def test_chaos_costs_no_answer_and_no_acknowledged_write():
-    # With this seed each kind of fault comes once.
+    # This seed brings each kind of fault once where no file system can be mounted.
     options = "--minutes 0 --faults 7 --seed 381 --pace 0.05 --recovery 60"
     output = run("tests.hostile.chaos", *options.split())
 

@@ -62,7 +62,7 @@ NAMING_NOTHING = {"RUL_BUNDLE": "fd001", "RUL_COSTS": "tiny=1:10,pumps=1:10,1:5"
 
 @pytest.fixture(scope="module")
 def warned(tiny_bundle, tmp_path_factory):
-    """What a start beside a GPU warns of, with settings that name nothing; by event."""
+    """The warnings of a start beside a GPU, with settings that name nothing, by event."""
     found = warnings(tiny_bundle, tmp_path_factory.mktemp("warned"), **NAMING_NOTHING)
     by_event = {warning["event"]: warning for warning in found}
     assert len(by_event) == len(found), "a warning stands twice"
