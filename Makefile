@@ -145,8 +145,8 @@ lint: setup ## style and common errors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: setup ## pyright, strict
-	$(BIN)/pyright --pythonpath $(BIN)/python
+types: setup ## pyrefly, strict
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 imports: setup ## import rules
 	$(BIN)/lint-imports
@@ -164,8 +164,8 @@ generate: setup ## generated code and files
 # Pictures of the page, for a CI to keep.
 check: export RUL_SCREENSHOTS ?= $(CURDIR)/build/screenshots
 check: setup ## everything CI runs, in CI's order
-	$(MAKE) --jobs=2 lint imports
-	$(MAKE) --jobs=2 types test
+	$(MAKE) --jobs=2 lint types imports
+	$(MAKE) test
 
 .PHONY: sbom
 sbom: | python ## the bill of materials of each image, CycloneDX, from the lock files: dist/sbom-*.json

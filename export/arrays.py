@@ -34,7 +34,7 @@ def read_arrays(stored: bytes) -> Arrays:
             arrays: Arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # zipfile, zlib and numpy share no root
         raise ValueError(one_line(error)) from error
-    foreign = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]  # pyright: ignore[reportUnnecessaryIsInstance]
+    foreign = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     if foreign:
         raise ValueError(f"{foreign[0]!r} is no array")
     return arrays

@@ -110,7 +110,7 @@ def _verify(path: Path, sums: bytes, public_key: Path) -> None:
 
     try:
         key = load_pem_public_key(public_key.read_bytes())
-    except (OSError, ValueError, UnicodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidBundle(
             f"{public_key}: cannot be read as a public key in PEM: {one_line(error)}"
         ) from error

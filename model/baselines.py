@@ -120,7 +120,7 @@ def gradient_boosting(windows: CutWindows, standardise: Standardise, cap: float)
         max_leaf_nodes=15,
         min_samples_leaf=40,
         l2_regularization=1.0,
-        early_stopping=False,  # pyright: ignore[reportArgumentType]
+        early_stopping=False,
         random_state=0,
     )
     windows = windows.sample(MOST_WINDOWS)

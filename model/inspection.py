@@ -309,8 +309,8 @@ def nice(value: float) -> float:
     >>> [nice(value) for value in (119.4, 235.2, 0.0123)]
     [125.0, 250.0, 0.0125]
     """
-    power = 10.0 ** np.floor(np.log10(value))
-    return float(min((n * power for n in NICE), key=lambda n: abs(n - value)))
+    power = float(10.0 ** np.floor(np.log10(value)))
+    return min((n * power for n in NICE), key=lambda n: abs(n - value))
 
 
 def _end(trajectories: Sequence[Trajectory], fleet: Fleet) -> EndFacts | None:

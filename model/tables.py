@@ -4,9 +4,6 @@ One column may hold dates instead of numbers. This module must not know units, c
 (`model.readers`).
 """
 
-# pyright: reportUnknownParameterType=false
-# pyarrow publishes no types.
-
 from __future__ import annotations
 
 import contextlib

@@ -4,9 +4,6 @@ A fast pass parses whole columns. If it fails, a tolerant pass parses cell by ce
 cells as missing values, or names the line and column of the error.
 """
 
-# pyright: reportUnknownParameterType=false
-# pyarrow publishes no types.
-
 from __future__ import annotations
 
 import codecs
@@ -216,7 +213,9 @@ def seconds_of(text: str) -> float | None:
     (86400.0, 60.0, None)
     """
     found = date_of(text)
-    return found and (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    if found is None:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def date_of(text: str) -> datetime | None:

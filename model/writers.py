@@ -33,7 +33,7 @@ def write_parquet(path: Path, trajectories: Sequence[Trajectory], schema: Schema
     pq.write_table(_arrow(trajectories, schema), path)
 
 
-def _arrow(trajectories: Sequence[Trajectory], schema: Schema) -> pa.Table:  # pyright: ignore[reportUnknownParameterType]
+def _arrow(trajectories: Sequence[Trajectory], schema: Schema) -> pa.Table:
     units = np.repeat([t.unit for t in trajectories], [len(t) for t in trajectories])
     readings = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float32)
     columns = {

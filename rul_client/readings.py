@@ -80,7 +80,7 @@ def windows_of(given: Any, unit: Unit | None = None, last_cycle: float | None = 
         if columns.ndim != 2:
             raise InvalidData(f"columns: expected T values in each, got {columns.ndim - 1} dimensions")
         return [window_of(unit, last_cycle, columns.T, columns=tuple(given))]
-    if isinstance(given, Sequence) and all(isinstance(each, Mapping | Window | np.ndarray) for each in given):
+    if isinstance(given, Sequence) and all(isinstance(each, (Mapping, Window, np.ndarray)) for each in given):
         return [window for each in given for window in windows_of(each)]
     readings = _array(given)
     if readings.ndim not in {2, 3}:

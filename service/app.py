@@ -61,7 +61,7 @@ class RulService:
     @bentoml.on_startup
     async def start(self) -> None:
         """Start the service."""
-        await HOST.start(RulService.schema)
+        await HOST.start(RulService.schema)  # pyrefly: ignore[missing-attribute] the decorator's
 
     @bentoml.on_shutdown
     async def stop(self) -> None:
@@ -69,5 +69,4 @@ class RulService:
         await HOST.stop()
 
 
-# BentoML types a middleware as a function of an application, and takes classes too.
-RulService.add_asgi_middleware(Front)  # pyright: ignore[reportArgumentType]
+RulService.add_asgi_middleware(Front)  # pyrefly: ignore[missing-attribute] the decorator's

@@ -25,7 +25,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 def _schema() -> dict[str, Any]:
     from service.app import RulService  # noqa: PLC0415 BentoML, which nothing else here needs
 
-    return RulService.schema()
+    return RulService.schema()  # pyrefly: ignore[missing-attribute] the decorator's
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -308,7 +308,7 @@ def escaped(name: str) -> str:
 
 def short(value: object) -> str:
     """Shorten a client's value for an error message."""
-    text = repr(value[:80] if isinstance(value, str | bytes | list | tuple) else value)
+    text = repr(value[:80] if isinstance(value, (str, bytes, list, tuple)) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

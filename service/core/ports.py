@@ -7,7 +7,7 @@ The core imports none of the packages that implement them: `service.metrics`, `s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -99,8 +99,9 @@ class Batcher(Protocol):
 class BatchObserver(Protocol):
     """Counts the batcher's work; `service.metrics.metrics.ModelMetrics` implements it."""
 
-    def ran(self, report: BatchReport, /) -> None:
-        """Keep the report of a batch to count it; never fails."""
+    @property
+    def ran(self) -> Callable[[BatchReport], None]:
+        """Keeps the report of a batch to count it; never fails."""
 
 
 Stages = list[tuple[Stage, float, float]]

@@ -88,7 +88,7 @@ class Handlers(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 grpc's
         """Return the handler of a call."""
         method = self._methods[handler_call_details.method]
-        return grpc.stream_stream_rpc_method_handler(partial(_call, method))
+        return grpc.stream_stream_rpc_method_handler(partial(_call, method))  # pyrefly: ignore[bad-argument-type] aio
 
 
 class _Messages:
@@ -102,7 +102,7 @@ class _Messages:
 
     async def __anext__(self) -> bytes:
         message = await self._context.read()
-        if message is grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue] not in its types
+        if message is grpc.aio.EOF:
             raise StopAsyncIteration
         return message
 

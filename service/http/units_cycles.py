@@ -245,7 +245,7 @@ def read_csv(text: str) -> tuple[list[int] | None, dict[str, Values]]:
     except csv.Error as error:
         raise _malformed(rows.line_num, str(error)) from error
     cycles = columns.pop(CYCLE, None)
-    return cycles, columns  # pyright: ignore[reportReturnType] `_add_row` makes whole numbers
+    return cycles, columns  # pyrefly: ignore[bad-return] `_add_row` makes whole numbers
 
 
 def _add_row(columns: Mapping[str, list[float | None]], row: list[str], decimal: str, line: int) -> None:

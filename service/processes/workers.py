@@ -227,7 +227,7 @@ class Workers:
             async with asyncio.timeout(seconds):
                 await send(self._socket(worker), "drain")
                 await self._servers[worker].flush()
-        except (OSError, EOFError, TimeoutError) as error:
+        except (OSError, EOFError) as error:
             # A signal to the whole process group also stops Envoy: then nothing is left to drain.
             exited = asyncio.ensure_future(self._servers[worker].wait())
             await asyncio.wait({exited}, timeout=seconds)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from time import time
 from typing import Any, Final, Self
 
-from sqlalchemy import RowMapping, Select, Table, delete, exists, func, insert, select, text, update
+from sqlalchemy import Select, Table, delete, exists, func, insert, select, text, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 
@@ -194,7 +194,7 @@ class Store(Database):
         until = LARGEST_CYCLE if before is None else before - 1
         with self.reading() as connection:
             readings = self.readings.read(connection, key, columns, most=limit + 1, until=until)
-            versions = {row["id"]: dict(row) for row in _versions(connection, key.model)}
+            versions = _versions(connection, key.model)
             outcome = _known_outcome(connection, key)
             # A version has one prediction per cycle: one extra row shows whether another page follows.
             page = _newest(connection, versions, key, most=limit + 1, before=before)
@@ -252,7 +252,7 @@ class Store(Database):
             newest = connection.scalar(select(func.max(PREDICTIONS.c.id))) or 0
             since = min(self._looked_until, newest) - LATE_ROWS
             late = _WITH_LATE_PREDICTIONS.where(PREDICTIONS.c.id > since)
-            outcomes = [_outcome(row) for row in connection.execute(late).mappings()]
+            outcomes = [_outcome(row) for row in connection.execute(late)]
         judgements: list[VersionJudgement] = []
         for outcome in outcomes:
             with self.writing() as connection:
@@ -275,8 +275,9 @@ def _has(connection: Connection, table: Table, key: UnitKey) -> bool:
     return connection.scalar(select(1).where(of_unit(table, key)).limit(1)) is not None
 
 
-def _versions(connection: Connection, model: str) -> Sequence[RowMapping]:
-    return connection.execute(select(VERSIONS).where(VERSIONS.c.model == model)).mappings().all()
+def _versions(connection: Connection, model: str) -> dict[int, dict[str, Any]]:
+    rows = connection.execute(select(VERSIONS).where(VERSIONS.c.model == model))
+    return {row.id: row._asdict() for row in rows}
 
 
 def _newest(
@@ -284,9 +285,9 @@ def _newest(
 ) -> list[dict[str, Any]]:
     """Read at most this many predictions of each version, newest first."""
     found = [
-        dict(row)
+        row._asdict()
         for version in versions
-        for row in connection.execute(_of_version(version, key, most=most, before=before)).mappings()
+        for row in connection.execute(_of_version(version, key, most=most, before=before))
     ]
     return sorted(found, key=lambda row: (-row["last_cycle"], -row["predicted_at"]))
 
@@ -313,7 +314,7 @@ def _accuracy(
 
 
 def _known_outcome(connection: Connection, key: UnitKey) -> Outcome | None:
-    row = connection.execute(select(OUTCOMES).where(of_unit(OUTCOMES, key))).mappings().first()
+    row = connection.execute(select(OUTCOMES).where(of_unit(OUTCOMES, key))).first()
     return None if row is None else _outcome(row)
 
 
@@ -321,8 +322,8 @@ def _key(outcome: Outcome) -> UnitKey:
     return UnitKey(outcome.tenant, outcome.model, outcome.unit)
 
 
-def _outcome(row: RowMapping) -> Outcome:
-    model, unit, kind, cycle, happened_at, recorded_at, tenant = row.values()
+def _outcome(row: Iterable[Any]) -> Outcome:
+    model, unit, kind, cycle, happened_at, recorded_at, tenant = row
     return Outcome(model, unit, OutcomeKind(kind), cycle, happened_at, recorded_at, tenant)
 
 
@@ -332,7 +333,7 @@ def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgeme
     marked = connection.execute(
         update(PREDICTIONS)
         .where(
-            PREDICTIONS.c.version_id.in_([version["id"] for version in versions]),
+            PREDICTIONS.c.version_id.in_(versions),
             PREDICTIONS.c.tenant == outcome.tenant,
             PREDICTIONS.c.unit == outcome.unit,
             PREDICTIONS.c.last_cycle <= outcome.cycle,
@@ -342,8 +343,8 @@ def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgeme
         .returning(PREDICTIONS.c.version_id, *_JUDGED_COLUMNS)
     ).all()
     judgements: list[VersionJudgement] = []
-    for version in versions:
-        rows = [row[1:] for row in marked if row.version_id == version["id"]]
+    for number, version in versions.items():
+        rows = [row[1:] for row in marked if row.version_id == number]
         if rows:
             judgement = judge_unit(rows, outcome, cap=version["cap"])
             judgements.append(VersionJudgement(outcome.model, version["version"], judgement))

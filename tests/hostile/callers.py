@@ -110,7 +110,7 @@ class Ledger:
         except httpx.TransportError:
             status = "connection lost"
         except grpc.RpcError as error:
-            code = error.code()  # pyright: ignore[reportAttributeAccessIssue]
+            code = error.code()
             status = code.name if code in DOCUMENTED_CODES else f"undocumented {code.name}: {error}"
         except _Documented as error:
             status = str(error)

@@ -47,7 +47,7 @@ def answerer_of(
 
     async def answer(windows: Sequence[Window], explain: Explain) -> list[Prediction | Refused]:
         # The window's check accepts an array in place of lists.
-        given = [WindowInput(w.unit, w.last_cycle, None, w.readings) for w in windows]  # pyright: ignore[reportArgumentType]
+        given = [WindowInput(w.unit, w.last_cycle, None, w.readings) for w in windows]  # pyrefly: ignore[bad-argument-type]
         query = PredictQuery(given, explain=Level(explain), partial=True, costs=costs)
         reply = await predictor.predict(query)
         return answers_of(msgspec.to_builtins(reply.predictions, enc_hook=np.ndarray.tolist))

@@ -1,8 +1,5 @@
 """Folders and files of any file system: a path, or a URL that pyarrow or fsspec opens."""
 
-# pyright: reportUnknownParameterType=false
-# pyarrow publishes no types.
-
 from __future__ import annotations
 
 from contextlib import suppress

@@ -1,8 +1,5 @@
 """Reads the units of one part; rows that cannot be read are refused, with a reason."""
 
-# pyright: reportUnknownParameterType=false
-# pyarrow publishes no types.
-
 from __future__ import annotations
 
 from collections.abc import Sequence

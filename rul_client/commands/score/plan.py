@@ -6,9 +6,6 @@ Only the column of units is read. The same files always give the same parts, so 
 nothing else. This module must not know models.
 """
 
-# pyright: reportUnknownParameterType=false
-# pyarrow publishes no types.
-
 from __future__ import annotations
 
 import hashlib

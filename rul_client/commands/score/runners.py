@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -57,7 +58,7 @@ def on_nodes(cluster: Cluster, job: Job, parts: Sequence[Part]) -> Generator[Tal
     """
     # Other places are URLs and names of shipped bundles and fleets.
     places = {name: getattr(job, name) for name in ("bundle", "source", "output", "fleet")}
-    found = {
+    found: dict[str, Any] = {
         name: str(Path(place).absolute()) for name, place in places.items() if place and Path(place).exists()
     }
     yield from cluster.map(partial(score_on_node, replace(job, **found), scorer_of(job).name), parts)
