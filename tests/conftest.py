@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -19,6 +20,9 @@ from hypothesis import HealthCheck, settings
 from prometheus_client import CollectorRegistry
 
 from export.bundle import BundleFolder
+
+# What the collection of tests makes stays to the end: Python looks for garbage in it neither then nor later.
+gc.disable()
 
 # With it, gRPC's threads run in a forked child and may abort it before it executes its program: 550 of 1,500
 # children of a process that asks by gRPC, none without.
@@ -107,6 +111,11 @@ SERVED: Final = {
     "integration/test_undecodable.py",
 }
 """Files that ask the services of the session: one process runs them, so that each service starts once."""
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
