@@ -86,7 +86,7 @@ class Checkpoint:
             weights = cast("dict[str, Tensor]", load_tensors(folder / NETWORK_FILE))
             checkpoint = cls(stored["name"], config, weights, stored["facts"])
             checkpoint.network()
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             raise InvalidCheckpoint(f"{folder}: cannot be read, train again: {error}") from error
         return checkpoint
 

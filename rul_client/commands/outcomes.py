@@ -102,15 +102,22 @@ def outcomes(
 
 
 def _accuracy(store: str | None, since: datetime | None) -> list[dict[str, Any]]:
+    from service.errors import StoreUnavailable  # noqa: PLC0415 as above
     from service.settings import Settings  # noqa: PLC0415 as above
     from service.store.database import Database, engine_of  # noqa: PLC0415 loads SQLAlchemy
     from service.store.report import report  # noqa: PLC0415 as above
+    from service.store.rows import reason_of  # noqa: PLC0415 as above
 
     given = Settings.read().store_url.get_secret_value() if store is None else store
     url = store_url(given, name="RUL_STORE_URL" if store is None else "--store")
     status = Console(stderr=True).status("comparing predictions with outcomes")
     with closing(Database(engine_of(existing(url)))) as opened, status:
-        found = report(opened, since=None if since is None else since.timestamp())
+        try:
+            found = report(opened, since=None if since is None else since.timestamp())
+        except StoreUnavailable as error:
+            if error.__cause__ is None:
+                raise
+            raise StoreUnavailable(f"the store does not answer: {reason_of(error)}") from error
     return [{name: version[name] for name in COLUMNS} for version in found]
 
 

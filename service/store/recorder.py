@@ -26,7 +26,7 @@ from service.core.queries import ModelName, Prediction
 from service.core.window import Windows
 from service.errors import StoreUnavailable
 from service.store.explanation import DECIMALS, MOST, Brief, Grounds, explanation_text
-from service.store.rows import NO_ANSWER, Drop, Row, RowsRefused, StoreObserver
+from service.store.rows import NO_ANSWER, Drop, Row, RowsRefused, StoreObserver, reason_of
 
 if TYPE_CHECKING:
     from service.store.store import Store
@@ -296,8 +296,7 @@ class Recorder:
         if lost is not None:
             lost.close()
         if self._failures == 1:
-            cause = error.__cause__ or error
-            self._log.error("store lost", error=f"{type(cause).__name__}: {cause}"[:300])
+            self._log.error("store lost", error=reason_of(error))
 
 
 def briefs_of(answers: Answers) -> list[Brief]:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from export.arrays import one_line
 from model.domain import FloatArray, RulError
 from service.store.judgement import Accuracy, Judgement, Outcome, OutcomeKind, OutcomeResult
 
@@ -32,6 +33,12 @@ FleetRow = Mapping[str, Any]
 """Latest prediction of a unit: the columns of `units`, with `version`, `nominal_coverage`, `kind` and
 `cycle` of its outcome, `last_reading_at`, `last_reading_cycle`, RULs of the `recent` predictions and their
 `trend`."""
+
+
+def reason_of(error: Exception) -> str:
+    """Return why the store does not answer, in one line for operators; callers get `NO_ANSWER`."""
+    cause = error.__cause__ or error
+    return one_line(getattr(cause, "orig", None) or cause)
 
 
 def place_of(row: FleetRow) -> Place:

@@ -349,6 +349,17 @@ def test_a_damaged_checkpoint_is_refused(finished, tmp_path, damage):
         Checkpoint.load(tmp_path)
 
 
+@pytest.mark.parametrize("config", [None, {"settings": [99]}])
+def test_a_checkpoint_of_no_network_is_refused(finished, tmp_path, config):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
+    stored = json.loads((tmp_path / "run.json").read_text())
+    given = config and {**stored["config"], **config}
+    (tmp_path / "run.json").write_text(json.dumps({**stored, "config": given}))
+
+    with pytest.raises(InvalidCheckpoint, match="cannot be read, train again"):
+        Checkpoint.load(tmp_path)
+
+
 @pytest.mark.parametrize("found", [1, 9])
 def test_a_checkpoint_of_another_format_is_refused(finished, tmp_path, found):
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)

@@ -37,7 +37,7 @@ from service.store.store import Store
 from service.store.url import store_url
 from tests.accuracy import accuracy_by_pandas
 from tests.commands import rul
-from tests.integration.conftest import metric, running
+from tests.integration.conftest import free_port, metric, running
 from tests.waiting import wait_until
 
 PREDICTED, EVERY_UNIT, ENDED, CAP = 3000, 200, 140, 125.0
@@ -181,6 +181,15 @@ def test_to_look_for_a_store_makes_none(tmp_path):
     assert isinstance(done.exception, RulError)
     assert "no store at" in str(done.exception)
     assert not (tmp_path / "no.db").exists()
+
+
+def test_why_a_store_does_not_answer_is_said_to_the_operator():
+    done = rul("outcomes", "--store", f"postgresql://nobody:secret@127.0.0.1:{free_port()}/rul")
+
+    assert isinstance(done.exception, RulError)
+    assert "the store does not answer: " in str(done.exception)
+    assert "Connection refused" in str(done.exception)
+    assert "secret" not in str(done.exception)
 
 
 @pytest.fixture
