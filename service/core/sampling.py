@@ -1,10 +1,11 @@
-"""A share of events, evenly spaced: what is logged, compared by a shadow, or answered by a canary."""
+"""Some of many events: an even share, for the log, a shadow or a canary; or at most so many a second."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, count, pairwise, starmap
 from operator import ne
+from time import monotonic
 from typing import Final
 
 ROUNDING: Final = 1e-9
@@ -20,3 +21,29 @@ def evenly(share: float) -> Iterator[bool]:
     """
     so_far = map(int, count(share + ROUNDING, share))
     return starmap(ne, pairwise(chain((0,), so_far)))
+
+
+class AtMost:
+    """At most so many events of a kind each second; the next one after them says how many were left out.
+
+    >>> seconds = iter([0.0, 0.1, 0.2, 0.3, 1.0])
+    >>> lines = AtMost(2, seconds.__next__)
+    >>> [lines.left_out("refused") for _ in range(5)]
+    [0, 0, None, None, 2]
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = monotonic) -> None:
+        self._most: Final = most
+        self._clock: Final = clock
+        self._counts: Final[dict[Hashable, tuple[int, int]]] = {}
+        """By kind, the second of its last event and how many there were in it."""
+
+    def left_out(self, kind: Hashable) -> int | None:
+        """Return how many events were left out before this one; None: this one is left out too."""
+        now = int(self._clock())
+        second, before = self._counts.get(kind, (now, 0))
+        so_far = before if second == now else 0
+        self._counts[kind] = (now, so_far + 1)
+        if so_far >= self._most:
+            return None
+        return 0 if second == now else max(0, before - self._most)

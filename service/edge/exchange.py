@@ -15,7 +15,7 @@ from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
-from service.core.sampling import evenly
+from service.core.sampling import AtMost, evenly
 from service.edge.access import NOBODY, Credentials
 from service.edge.admission import Admission, Lane
 from service.edge.asgi import Message, Receive
@@ -42,6 +42,8 @@ LOOK_SECONDS: Final = 0.25
 """Seconds between checks whether a request's caller is still connected. Too low: each check, a message to
 another thread and back behind Envoy, takes 30 microseconds of CPU. Too high: the service works for callers
 that have disconnected."""
+MOST_LINES: Final = 20
+"""Maximum log lines a second for one error and key: a flood of refusals must not fill a disk."""
 
 
 class Exchange:
@@ -180,20 +182,22 @@ class Exchange:
         elif isinstance(error, Exception):
             self.error, self.code = error, self._desk.metrics.failed(self._transport, error)
         is_unanswered = self.gone or isinstance(error, DeadlineExceeded)
-        if (
-            is_unanswered and self._route is not Route.GRPC_STREAM
-        ):  # readings of a stream are counted one by one
+        # Readings of a stream are counted one by one.
+        if is_unanswered and self._route is not Route.GRPC_STREAM:
             self._desk.metrics.cancelled(self.windows)
 
     def _log(self) -> None:
         desk, error = self._desk, self.error
         if error is None and not next(desk.is_logged):
             return
+        key = error.key if isinstance(error, Forbidden) else self.caller.name
+        left_out = 0 if error is None else desk.errors.left_out((type(error), key))
+        if left_out is None:
+            return
         fields: dict[str, Any] = {
             "protocol": self._transport, "route": self._route, "code": self.code, "seconds": self.seconds
         }  # fmt: skip
-        if key := error.key if isinstance(error, Forbidden) else self.caller.name:
-            fields["key"] = key
+        fields |= {name: value for name, value in (("key", key), ("left_out", left_out)) if value}
         if error is None:
             desk.log.info("request answered", windows=self.windows, **fields)
         elif status_of(error) is STATUS[RuntimeFailed]:
@@ -227,6 +231,7 @@ class Desk:
         self.streams = Streams(self.lifecycle, most=most, idle_seconds=idle_seconds)
         self.credentials.when_changed(self.streams.end_revoked)
         self.is_logged = evenly(self.settings.log_sample)  # for answered requests
+        self.errors = AtMost(MOST_LINES)
 
     def limit(self, seconds: float | None, receive: Receive | None, *, reads: bool = False) -> Limit:
         """Limit a request to the settings' time, or to `seconds` if that is less; see `Limit`."""

@@ -10,6 +10,7 @@ import pytest
 
 from service import logs
 from service.choices import LogFormat, LogLevel
+from service.core.sampling import AtMost
 from tests.fakes import FakeRuntime
 from tests.in_process import in_process, json_window
 
@@ -102,13 +103,27 @@ async def test_the_share_of_answered_requests_that_is_logged_is_exact(stream, sa
     assert all(line["windows"] == 1 for line in answered)
 
 
-async def test_every_refused_request_is_logged(stream):
+async def test_a_refused_request_is_logged(stream):
     async with in_process(max_pending_windows=1) as service:
         reply = await service.predict_http(windows=[json_window()] * 2)
 
     (line,) = events(stream, "request refused")
     assert (line["level"], line["error"], line["code"]) == ("warning", "Overloaded", "429")
     assert line["request_id"] == reply.headers["x-request-id"]
+
+
+async def test_of_a_flood_of_refusals_some_lines_a_second_are_logged_and_the_others_counted(stream):
+    now = 0.5
+    async with in_process(max_request_windows=1) as service:
+        service.desk.errors = AtMost(2, lambda: now)
+        for _ in range(5):
+            await service.predict_http(windows=[json_window()] * 2)
+        await service.predict_http(windows=[])
+        now = 1.5
+        await service.predict_http(windows=[json_window()] * 2)
+
+    said = [(line["error"], line.get("left_out")) for line in events(stream, "request refused")]
+    assert said == [("TooLarge", None)] * 2 + [("InvalidRequest", None), ("TooLarge", 3)]
 
 
 async def test_a_failure_is_logged_with_its_cause(stream):
