@@ -284,11 +284,8 @@ def _newest(
     connection: Connection, versions: Iterable[int], key: UnitKey, *, most: int, before: int | None = None
 ) -> list[dict[str, Any]]:
     """Read at most this many predictions of each version, newest first."""
-    found = [
-        row._asdict()
-        for version in versions
-        for row in connection.execute(_of_version(version, key, most=most, before=before))
-    ]
+    queries = (_of_version(version, key, most=most, before=before) for version in versions)
+    found = [row._asdict() for query in queries for row in connection.execute(query)]
     return sorted(found, key=lambda row: (-row["last_cycle"], -row["predicted_at"]))
 
 
