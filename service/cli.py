@@ -30,6 +30,9 @@ Example: rul serve --bundle fd001 --port 3000
 
 Every option has an environment variable (RUL_PORT=3000). `rul settings` lists all variables.
 """
+ON_WINDOWS: Final = not hasattr(signal, "SIGHUP")
+NOT_ON_WINDOWS: Final = {"fcntl", "resource"}
+"""Modules of Python that serving, and changes of key files, need."""
 STANDARD_ERROR: Final = 2
 END_SECONDS: Final = 5
 NAME_HELP: Final = "Name of the key, in logs and for `revoke`."
@@ -57,7 +60,7 @@ def main() -> None:
     """Run `rul`: exit with 2 for wrong usage and 1 for a failure, with one line on standard error."""
     _open_streams()
     signal.signal(signal.SIGTERM, _end)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+    if not ON_WINDOWS and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         signal.signal(signal.SIGHUP, _end)
     app = typer.Typer(
         cls=QuotingGroup,
@@ -84,15 +87,18 @@ def main() -> None:
         _fail(f"expected names of files in UTF-8, got {near!r}; rename the file, or set LC_ALL=C.UTF-8")
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
+        command = " ".join(["rul", *sys.argv[1:2]])
+        if module in NOT_ON_WINDOWS:
+            _fail(f"{command} needs Linux or macOS: on Windows run it in a container or in WSL")
         if module not in EXTRAS:
             raise
-        command = " ".join(["rul", *sys.argv[1:2]])
         _fail(f"{command} needs {module}: pip install 'rulserve[{EXTRAS[module]}]'")
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
     """Unwind on a signal, so that no part of a file, temporary folder or process is left."""
-    signal.alarm(END_SECONDS)  # the default action ends the process: a library may swallow the exit
+    if not ON_WINDOWS:
+        signal.alarm(END_SECONDS)  # the default action ends the process: a library may swallow the exit
     sys.exit(128 + number)
 
 

@@ -69,10 +69,30 @@ def test_a_package_says_that_it_is_typed(package):
     assert (ROOT / package / "py.typed").is_file()
 
 
-def rul(*arguments: str, without: str = "nothing") -> subprocess.CompletedProcess[str]:
-    """The command `rul` in a Python that cannot import these modules."""
+ON_WINDOWS = "fcntl grp pwd resource termios envoy pyvoy uvloop"
+"""Modules that Python on Windows, and the lock files there, do not have."""
+HIDE_POSIX = """
+import asyncio, os, signal
+for module, names in {
+    os: "SCHED_BATCH chown fchmod fdatasync geteuid getuid posix_fallocate sched_getaffinity statvfs",
+    signal: "SIGHUP SIGKILL SIGUSR1 alarm pthread_sigmask setitimer",
+}.items():
+    for name in names.split():
+        delattr(module, name)
+
+def no_signals(*_):
+    raise NotImplementedError
+
+asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler = no_signals
+"""
+"""What these modules of Python do not have on Windows."""
+
+
+def rul(*arguments: str, without: str = "nothing", first: str = "") -> subprocess.CompletedProcess[str]:
+    """The command `rul` in a Python that cannot import these modules, and runs `first`."""
     code = f"""
 import sys
+{first}
 
 class Without:
     def find_spec(self, name, path=None, target=None):
@@ -80,6 +100,8 @@ class Without:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Without())
+for name in {without.split()!r}:
+    sys.modules.pop(name, None)
 from service.cli import main
 main()
 """
@@ -121,6 +143,40 @@ def test_a_missing_extra_is_one_line_with_the_command_to_run(module, extra, argu
 
 def test_without_any_extra_rul_lists_its_commands():
     assert rul("--help", without="torch onnx onnxruntime matplotlib sklearn").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def units(tmp_path_factory):
+    """A file of two simulated units."""
+    file = tmp_path_factory.mktemp("units") / "units.csv"
+    assert rul("simulate", "--bundle", "fd001", "--units", "2", "--output", str(file)).returncode == 0
+    return file
+
+
+def test_without_what_windows_lacks_a_bundle_answers_a_file(units):
+    asked = ("predict", "--bundle", "fd001", "--input", str(units), "--last")
+
+    assert rul(*asked, without=ON_WINDOWS, first=HIDE_POSIX).stdout == rul(*asked).stdout != ""
+
+
+def test_without_what_windows_lacks_a_service_is_asked(units):
+    done = rul(
+        *("predict", "--url", "http://localhost:1", "--input", str(units)),
+        without=ON_WINDOWS,
+        first=HIDE_POSIX,
+    )
+
+    assert done.stderr.startswith("rul: http://localhost:1 cannot be reached")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("serve", "--port", "0"), ("keys", "add", "x", "--scope", "predict", "--file", "x")]
+)
+def test_on_windows_a_command_that_cannot_run_says_where_it_can(arguments):
+    done = rul(*arguments, without=ON_WINDOWS, first=HIDE_POSIX)
+
+    needs = f"rul: rul {arguments[0]} needs Linux or macOS: on Windows run it in a container or in WSL\n"
+    assert (done.returncode, done.stderr) == (1, needs)
 
 
 def test_a_file_whose_name_is_not_utf_8_is_one_line():
