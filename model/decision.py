@@ -20,6 +20,9 @@ import numpy as np
 
 from model.domain import NEAR_CAP, FloatArray, InvalidData, tail_scale
 
+LEAST_COST: Final = 1e-9
+MOST_COST: Final = 1e15
+"""Beyond these a cost per cycle would lose digits, or be 0."""
 MOST_POINTS: Final = 4096
 """Maximum points of a curve; in longer lives they are several cycles apart."""
 LONGEST_SHARE: Final = 0.1
@@ -34,7 +37,8 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Costs of a planned stop and of a failure, in the same unit of money.
 
     Raises:
-        InvalidCosts: a cost is not above 0, or a failure costs no more than a planned stop.
+        InvalidCosts: a cost is below `LEAST_COST` or above `MOST_COST`, or a failure costs no more than a
+            planned stop.
     """
 
     planned: float
@@ -42,8 +46,8 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for name, cost in (("planned", self.planned), ("failure", self.failure)):
-            if not 0 < cost < math.inf:
-                raise InvalidCosts(f"{name}: expected a number above 0, got {cost:g}")
+            if not LEAST_COST <= cost <= MOST_COST:
+                raise InvalidCosts(f"{name}: expected a number above 0, from 1e-9 to 1e15, got {cost:g}")
         if self.failure <= self.planned:
             raise InvalidCosts(
                 f"failure: expected more than planned ({self.planned:g}), got {self.failure:g}: with a "

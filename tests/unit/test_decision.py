@@ -31,7 +31,7 @@ forecasts = st.builds(
     st.lists(probability, min_size=3, max_size=3),
 )
 ages = st.integers(1, 1000).map(float)
-costs_of_two = st.tuples(st.floats(0.01, 1e4), st.floats(1.01, 1e3)).map(lambda c: Costs(c[0], c[0] * c[1]))
+costs_of_two = st.tuples(st.floats(1e-9, 1e12), st.floats(1.01, 1e3)).map(lambda c: Costs(c[0], c[0] * c[1]))
 fleets = st.lists(st.floats(1.0, 1000.0), min_size=2, max_size=12).map(lambda lives: FleetLife(sorted(lives)))
 
 
@@ -203,9 +203,11 @@ def test_a_fleet_whose_units_fail_early_or_late_is_not_stopped_between():
         ("10", "expected PLANNED:FAILURE such as 1:10, got '10'"),
         ("a:b", "expected PLANNED:FAILURE"),
         ("1:2:3", "expected PLANNED:FAILURE"),
-        ("0:10", "planned: expected a number above 0, got 0"),
-        ("1:inf", "failure: expected a number above 0, got inf"),
-        ("nan:1", "planned: expected a number above 0, got nan"),
+        ("0:10", "planned: expected a number above 0, from 1e-9 to 1e15, got 0"),
+        ("1:inf", "failure: expected a number above 0, from 1e-9 to 1e15, got inf"),
+        ("5e-324:1e-323", "planned: expected a number above 0, from 1e-9 to 1e15, got 4.94066e-324"),
+        ("1:1e300", r"failure: expected a number above 0, from 1e-9 to 1e15, got 1e\+300"),
+        ("nan:1", "planned: expected a number above 0, from 1e-9 to 1e15, got nan"),
         ("10:10", r"failure: expected more than planned \(10\), got 10"),
     ],
 )
