@@ -6,7 +6,7 @@ A reader is tolerant: fields, codes and states of a later version are no error.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final, Literal
 
@@ -205,6 +205,7 @@ class Answerer:
         costs: Costs for decisions.
         max_in_flight: Maximum concurrent calls of `answer`.
         answer: Answers each window, in order; `sensors` and `full` are for models that explain readings.
+        others: Other versions that have answered: the model was swapped, or its canary takes some units.
     """
 
     manifest: Manifest
@@ -213,6 +214,7 @@ class Answerer:
     windows_per_request: int
     max_in_flight: int
     answer: Callable[[Sequence[Window], Explain], Coroutine[Any, Any, list[Prediction | Refused]]]
+    others: set[str] = field(default_factory=set[str])
 
 
 def answers_of(given: Sequence[Any]) -> list[Prediction | Refused]:

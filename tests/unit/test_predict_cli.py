@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +18,10 @@ from model.decision import Costs
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import Fleet, fleet_toml
 from model.writers import csv_text, write_parquet
-from rul_client.answers import ModelName, Refused
+from rul_client.address import Credentials
+from rul_client.answers import ModelName, Prediction, Refused
 from rul_client.commands.output import CannotWrite, NothingAnswered, open_output
+from rul_client.commands.predict import remote
 from rul_client.commands.predict.cli import TableFormat, format_of
 from rul_client.commands.predict.input_file import read_units
 from rul_client.commands.predict.rows import COLUMNS, GROUNDS, columns_of
@@ -492,6 +495,7 @@ class RefusesAll:
     """Answers no window."""
 
     name, manifest, costs, windows_per_request, max_in_flight = MODEL, MANIFEST, None, 4, 1
+    others = frozenset()
 
     async def answer(self, windows, explain):
         return [Refused(WindowError("too_much_missing", "nothing is known", []))] * len(windows)
@@ -514,3 +518,69 @@ async def test_a_file_without_any_answer_is_still_a_whole_one(form, read, tmp_pa
 
     (tmp_path / "written").write_bytes(capfdbinary.readouterr().out)
     assert [found["rul"] for found in read(tmp_path / "written")] == [None]
+
+
+class Swapped:
+    """A service whose model is swapped after each request."""
+
+    def __init__(self, versions):
+        self.versions = iter(versions)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def choose(self, _model):
+        return MODEL
+
+    async def manifest(self, _name):
+        return MANIFEST
+
+    async def ask(self, windows, **_options):
+        refused = Refused(WindowError("too_much_missing", "nothing is known", []))
+        found = msgspec.convert(ANSWER, Prediction)
+        return ModelName("fake", next(self.versions), "abc"), [found, *[refused] * (len(windows) - 1)]
+
+
+ANSWER = {
+    "unit": "1",
+    "rul": 30.0,
+    "rul_state": "estimated",
+    "interval": {"coverage": 0.9, "lower": 20.0, "upper": 40.0},
+    "failure_probability": {},
+    "health_state": {"label": "healthy", "probabilities": {}},
+    "imputed_fraction": 0.0,
+    "warnings": [],
+    "attention": {
+        "cycles": [1],
+        "weights": [1.0],
+        "contributions": [0.0],
+        "baseline": 30.0,
+        "entropy_ratio": None,
+        "effective_cycles": 1.0,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        (["1.0", "1.0"], ""),
+        (
+            ["1.0", "2.0"],
+            "rul: fake 1.0 did not answer all windows, also 2.0: the model was swapped, or has a canary\n",
+        ),
+    ],
+)
+async def test_answers_of_other_versions_are_said(monkeypatch, tmp_path, capfd, versions, said):
+    monkeypatch.setattr(remote, "AsyncClient", lambda *_, **__: Swapped(versions))
+    monkeypatch.setattr(remote, "windows_per_request", lambda _: 1)
+    write_parquet(tmp_path / "units.parquet", [unit("1"), unit("2")], SCHEMA)
+    opened = remote.open_remote("http://rul", Credentials(), model=None, store=False, costs=None)
+    given = {"fleet": None, "last_only": True, "form": TableFormat.CSV, "output": tmp_path / "rows.csv"}
+
+    await predict_file(opened, tmp_path / "units.parquet", **given)
+
+    assert capfd.readouterr().err == said

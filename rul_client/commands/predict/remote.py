@@ -32,8 +32,13 @@ async def open_remote(
             "costs": None if costs is None else msgspec.to_builtins(costs),
         }
 
+        others: set[str] = set()
+
         async def answer(windows: Sequence[Window], explain: Explain) -> list[Prediction | Refused]:
-            return (await client.ask(windows, explain=explain, **options))[1]
+            name, answers = await client.ask(windows, explain=explain, **options)
+            if name.version != chosen.version:
+                others.add(name.version)
+            return answers
 
         most = windows_per_request(manifest.context * len(manifest.columns))
-        yield Answerer(manifest, chosen, costs, most, MAX_IN_FLIGHT, answer)
+        yield Answerer(manifest, chosen, costs, most, MAX_IN_FLIGHT, answer, others)

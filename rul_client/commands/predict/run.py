@@ -53,6 +53,10 @@ async def predict_file(
     if unanswered:
         count = f"{len(unanswered):,} of {len(windows):,}"
         errors.print(f"rul: {count} windows have no answer; the first: {printable(unanswered[0])}")
+    if answerer.others:
+        model, versions = answerer.name, printable(", ".join(sorted(answerer.others)))
+        why = "the model was swapped, or has a canary"
+        errors.print(f"rul: {model.name} {model.version} did not answer all windows, also {versions}: {why}")
 
 
 def _writer(
