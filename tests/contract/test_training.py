@@ -641,11 +641,15 @@ def test_the_scale_of_a_network_has_the_factors_of_held_out_errors(parts):
 
 
 @pytest.mark.parametrize(
-    ("gain", "tried", "longest"),
-    [pytest.param(0.02, 3, 60, id="enough"), pytest.param(0.99, 2, 1, id="less than it costs")],
+    ("gain", "last", "tried", "longest"),
+    [
+        pytest.param(0.02, 0.1, 3, 60, id="enough"),
+        pytest.param(0.02, 0.99, 2, 60, id="enough, but less than the next must"),
+        pytest.param(0.99, 0.1, 2, 1, id="less than it costs"),
+    ],
 )
-def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, tried, longest):
-    monkeypatch.setattr("model.run.LENGTHS", {1: 0.0, 60: gain, 61: 0.1, 400: 0.1})
+def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, last, tried, longest):
+    monkeypatch.setattr("model.run.LENGTHS", {1: 0.0, 60: gain, 61: 0.1, 400: last})
     monkeypatch.setattr("model.run.JUDGES", 3)
     config = TrainConfig(batch=32, truncations=3, learning_rate=1e-2)
     options = {"hidden": 4, "reads_settings": False}
@@ -660,8 +664,8 @@ def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, 
     assert told[1][1] < 0.98 * told[0][1]
 
 
-@pytest.mark.parametrize(("units", "folds"), [(9, [0, 1, 2]), (29, [0, 1])])
-def test_as_many_folds_judge_as_hold_fifteen_units_out(monkeypatch, units, folds):
+@pytest.mark.parametrize(("units", "folds"), [(9, [0, 1, 2]), (80, [0, 1])])
+def test_as_many_folds_judge_as_hold_45_units_out(monkeypatch, units, folds):
     prepared, stage = [], Plan.stage
     monkeypatch.setattr(Plan, "stage", lambda plan, fold: prepared.append(fold) or stage(plan, fold))
     config = replace(CONFIG, steps=1)
