@@ -96,7 +96,7 @@ async def _readyz(call: Call) -> Reply:
 
 async def _metrics(call: Call) -> Reply:
     encode, content_type = choose_encoder(call.headers.get(b"accept", b"").decode("latin-1"))
-    return Reply(encode(call.desk.metrics.registry), media_type=content_type.encode())
+    return Reply(await call.desk.metrics.exposition(encode), media_type=content_type.encode())
 
 
 async def _docs(_call: Call) -> Reply:

@@ -1,6 +1,7 @@
 """What Prometheus is told: everything, once, under names and labels that were known at the start."""
 
 import asyncio
+import threading
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from service.core.answers import Answers
@@ -340,3 +341,31 @@ def test_a_name_that_is_taken_is_refused(registry):
 
     with pytest.raises(ValueError, match="Duplicated"):
         Shared(registry).histogram("twice", "help", ONE)
+
+
+def names_of(text):
+    """The series in a text of metrics, in order."""
+    return [line.rpartition(b" ")[0] for line in text.splitlines()]
+
+
+async def test_requests_run_while_a_scrape_is_written(metrics, registry):
+    others_ran = threading.Event()
+    asyncio.get_running_loop().call_soon(others_ran.set)
+
+    text = await metrics.exposition(lambda found: others_ran.wait(10) and generate_latest(found))
+
+    assert names_of(text) == names_of(generate_latest(registry)) != []
+
+
+async def test_scrapes_are_written_one_after_the_other(metrics):
+    writing, most = Counter(), []
+
+    def encode(_found):
+        writing["now"] += 1
+        most.append(writing["now"])
+        writing["now"] -= 1
+        return b""
+
+    await asyncio.gather(*(metrics.exposition(encode) for _ in range(8)))
+
+    assert most == [1] * 8
