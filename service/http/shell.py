@@ -44,7 +44,8 @@ TEXT: Final = {"type": "string"}
 ANY_JSON: Final[Content] = {"application/json": {}}
 
 CHANGE_SECONDS: Final = 150.0
-"""Maximum time of a change: a little more than workers may take to check a bundle."""
+"""Maximum time of a change, a little more than workers may take to check a bundle, and of a scrape: the
+service's deadline is for predictions."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -277,7 +278,7 @@ def media_type_of(headers: Mapping[bytes, bytes]) -> bytes:
 def _limit(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive | None) -> Limit:
     """Limit the time of a request; disconnects are noticed only if it has a body."""
     reads = receive is not None
-    if endpoint.scope is KeyScope.ADMIN:
+    if endpoint.scope in {KeyScope.ADMIN, KeyScope.METRICS}:
         return Limit(CHANGE_SECONDS, receive, reading_seconds=desk.intake.seconds if reads else None)
     return desk.limit(_wanted_seconds(headers), receive, reads=reads)
 
