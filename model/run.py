@@ -176,10 +176,10 @@ def choose(plan: Plan, *, tell: Callable[[Plan, float], None], cluster: Cluster 
     lengths = [plan.with_updates(steps) for steps in LENGTHS]
     for tried, (trained, found) in zip(lengths, mapped(Plan.judged, lengths, cluster), strict=True):
         tell(tried, found)
-        gain, needed = 1.0 - found / least, LENGTHS[tried.config.steps]
-        if gain > needed:
+        before, needed = least, LENGTHS[tried.config.steps]
+        if found < (1.0 - needed) * before:
             chosen, least = replace(tried, trained=trained), found
-        if needed and gain <= max(LENGTHS.values()):  # the next length would gain too little
+        if needed and not found < (1.0 - max(LENGTHS.values())) * before:  # the next would gain too little
             break
     if chosen.may_read_settings:
         reading = chosen.with_options(**{READS: True})

@@ -49,7 +49,7 @@ in each of them."""
 
 
 class Collected(NamedTuple):
-    """What a scrape has collected, for an encoder of `prometheus_client`."""
+    """The families of one scrape, for an encoder of `prometheus_client`."""
 
     families: Sequence[Metric]
 

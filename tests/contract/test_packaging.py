@@ -85,7 +85,7 @@ def no_signals(*_):
 
 asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler = no_signals
 """
-"""What these modules of Python do not have on Windows."""
+"""Removes names that Python on Windows does not have."""
 
 
 def rul(*arguments: str, without: str = "nothing", first: str = "") -> subprocess.CompletedProcess[str]:

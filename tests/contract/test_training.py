@@ -664,6 +664,19 @@ def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, 
     assert told[1][1] < 0.98 * told[0][1]
 
 
+@pytest.mark.parametrize("rmse", [0.0, float("nan")])
+def test_without_a_gain_to_compare_no_longer_training_is_tried(monkeypatch, units, rmse):
+    told = []
+    monkeypatch.setattr(Plan, "judged", lambda _: ([], rmse))
+
+    choose(
+        Plan(units, **PLAN, options={"reads_settings": False}),
+        tell=lambda tried, _: told.append(tried.config.steps),
+    )
+
+    assert told == [125, 250, 500, 1000]
+
+
 @pytest.mark.parametrize(("units", "folds"), [(9, [0, 1, 2]), (80, [0, 1])])
 def test_as_many_folds_judge_as_hold_45_units_out(monkeypatch, units, folds):
     prepared, stage = [], Plan.stage
