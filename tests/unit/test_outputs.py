@@ -2,6 +2,7 @@
 
 import io
 import resource
+import sys
 import traceback
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from rul_client.commands.score.locations import Location
 
 
 @pytest.fixture
-def full_disk():
+def full_disk(monkeypatch):
     """Let no file grow beyond 100 bytes."""
+    # Python 3.11 cuts a compiled module at the limit without an error, and no later process can import it.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     yield
