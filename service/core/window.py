@@ -22,11 +22,14 @@ from service.errors import MAX_PROBLEMS, NAME, Problem, bad_name, escaped, room,
 
 
 class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
-    """A window as a client sends it: well-formed, but not checked.
+    """The readings of one unit, oldest first, in `columns` or in `readings`; null = missing.
 
-    Either `columns` (name to T values) or `readings` (T rows of F values, schema order, or in this process
-    an array [T, F]). None and NaN mean missing. `name` is the unit as text: 17 is "17".
+    `columns` maps each column to its values, one per cycle. `readings` is a list of cycles, each with one
+    value per column in the order of the model's columns. `last_cycle`: the unit's cycle number at the last
+    reading; null if unknown. A unit may be a number: 17 is "17".
     """
+
+    # Well-formed, but not checked. Callers in this process give `readings` as an array [T, F] with NaN.
 
     unit: str | int | None = None
     last_cycle: float | None = None

@@ -25,6 +25,7 @@ MOST_SHOWN: Final = 500
 def endpoints() -> list[Endpoint]:
     """List the endpoints."""
     doc = of_store(
+        "getDecision",
         "When to stop a unit: the planned stop with the lowest expected cost per cycle",
         "Costs may be left out if RUL_COSTS names those of the model.",
         UnitDecision,

@@ -19,7 +19,7 @@ from service.edge.exchange import Desk
 from service.edge.keys import Grant, KeyScope
 from service.errors import Overloaded, ServiceError
 from service.http import units_bodies as bodies
-from service.http.shell import Call, Endpoint, Operation, Reply
+from service.http.shell import TEXT, Call, Endpoint, Operation, Reply
 from service.labels import Route
 from service.store.rows import FleetFilter, FleetRow, place_of
 
@@ -72,12 +72,13 @@ class EventsHttp:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
         doc = Operation(
+            "streamEvents",
             "Units with new predictions, as server-sent events",
-            {"text/event-stream": {}},
+            {"text/event-stream": TEXT},
             (404, 429, 504),
-            "An endless stream: `event: units`, whose data are a list of units as `GET /v1/units` has them, "
-            "at most once a second; a comment every 15 s. A client that is cut off reads the list and "
-            "connects again.",
+            "An endless stream: `event: units`, whose data are a JSON list of `FleetUnit` as `GET /v1/units` "
+            "has them, at most once a second; a comment every 15 s. A client that is cut off reads the list "
+            "and connects again.",
         )
         return [
             Endpoint(

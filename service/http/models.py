@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -71,7 +71,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
 class ModelBody(ModelSummary, frozen=True):
     """A loaded model with its whole manifest."""
 
-    manifest: msgspec.Raw | dict[str, Any]
+    manifest: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
 
 
 class ModelsBody(msgspec.Struct, frozen=True):
@@ -159,13 +159,14 @@ class ModelsHttp:
         """List the endpoints."""
         seed = Parameter("seed", "Seed of the simulation; 0 by default.", SEED)
         simulated = Operation(
+            "simulateUnit",
             "A simulated unit of a model, from its first cycle to its failure",
             SimulatedBody,
             (422, 504),
             parameters=(seed,),
         )
-        every = Operation("Every loaded model", ModelsBody)
-        one = Operation("One loaded model with its manifest", ModelBody)
+        every = Operation("listModels", "Every loaded model", ModelsBody)
+        one = Operation("getModel", "One loaded model with its manifest", ModelBody)
         path, predict = Route.SIMULATED.value, KeyScope.PREDICT
         read = [
             Endpoint("GET", "/v1/models", Route.MODELS, self._list, KeyScope.ANY, doc=every),
@@ -181,7 +182,7 @@ class ModelsHttp:
                 KeyScope.ADMIN,
                 needs_model=True,
                 media_type=JSON,
-                doc=Operation(summary, ChangeBody, (409, 422), body=body),
+                doc=Operation(f"{action}Model", summary, ChangeBody, (409, 422), body=body),
             )
             for route, action, body, summary in CHANGES
         ]

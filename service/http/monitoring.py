@@ -79,7 +79,7 @@ class MonitoringBody(msgspec.Struct, frozen=True):
 def endpoints() -> list[Endpoint]:
     """List the endpoints."""
     summary = "Drift, attention entropy and coverage of a model as it serves, all workers together"
-    doc, route = Operation(summary, MonitoringBody), Route.MONITORING
+    doc, route = Operation("getMonitoring", summary, MonitoringBody), Route.MONITORING
     return [Endpoint("GET", route.value, route, _show, KeyScope.METRICS, doc=doc)]
 
 

@@ -47,6 +47,25 @@ class OipIndexRequest(msgspec.Struct):
     ready: bool = False
 
 
+class OipLive(msgspec.Struct, frozen=True):
+    """Whether the server is live."""
+
+    live: bool
+
+
+class OipReady(msgspec.Struct, frozen=True):
+    """Whether the server is ready."""
+
+    ready: bool
+
+
+class OipModelReady(msgspec.Struct, frozen=True):
+    """Whether a model is ready."""
+
+    name: str
+    ready: bool
+
+
 class OipTensor(msgspec.Struct, frozen=True):
     """A tensor; -1 stands for any size."""
 
@@ -95,9 +114,10 @@ class OipHttp:
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
-        server = Operation("Name, version and extensions of the server", OipServer)
-        live, ready = Operation("Liveness", errors=(500,)), Operation("Readiness", errors=(500, 503))
-        index = Operation("Every loaded model", list[Indexed], body=OipIndexRequest)
+        server = Operation("serverMetadata", "Name, version and extensions of the server", OipServer)
+        live = Operation("serverLive", "Liveness", OipLive, (500,))
+        ready = Operation("serverReady", "Readiness", OipReady, (500, 503))
+        index = Operation("repositoryIndex", "Every loaded model", list[Indexed], body=OipIndexRequest)
         fixed = [
             Endpoint("GET", "/v2", Route.V2, self._server, KeyScope.OPEN, doc=server),
             Endpoint("GET", "/v2/", Route.V2, self._server, KeyScope.OPEN),
@@ -106,12 +126,17 @@ class OipHttp:
             Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index, KeyScope.ANY, doc=index),
         ]
         named, version = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
-        return fixed + self._of_model(named, "a model") + self._of_model(version, "a version of a model")
+        return (
+            fixed
+            + self._of_model(named, "model", "a model")
+            + self._of_model(version, "modelVersion", "a version of a model")
+        )
 
-    def _of_model(self, at: str, which: str) -> list[Endpoint]:
-        shown = Operation(f"Tensors of {which}", OipModel)
-        ready = Operation(f"Readiness of {which}", errors=(500, 503))
+    def _of_model(self, at: str, name: str, which: str) -> list[Endpoint]:
+        shown = Operation(f"{name}Metadata", f"Tensors of {which}", OipModel)
+        ready = Operation(f"{name}Ready", f"Readiness of {which}", OipModelReady, (500, 503))
         infer = Operation(
+            f"{name}Infer",
             f"Ask {which}, in tensors",
             {"application/json": OipInferReply, "application/octet-stream": RAW},
             parameters=(Parameter("Inference-Header-Content-Length", SIZE, {"type": "integer"}, "header"),),
@@ -162,12 +187,12 @@ class OipHttp:
 
     async def _live(self, call: Call) -> Reply:
         call.desk.lifecycle.check_alive()
-        return json_reply({"live": True})
+        return json_reply(OipLive(live=True))
 
     async def _ready(self, call: Call) -> Reply:
         call.desk.lifecycle.check_alive()
         call.desk.lifecycle.check_ready()
-        return json_reply({"ready": True})
+        return json_reply(OipReady(ready=True))
 
     async def _model(self, call: Call) -> Reply:
         model = self._inference.model(**call.path)
@@ -181,7 +206,7 @@ class OipHttp:
         model = self._inference.model(**call.path)
         call.desk.lifecycle.check_alive()
         call.desk.lifecycle.check_ready()
-        return json_reply({"name": model.name.name, "ready": True})
+        return json_reply(OipModelReady(model.name.name, ready=True))
 
     async def _index(self, call: Call) -> Reply:
         asked = read_json(call.body, OipIndexRequest) if call.body.strip() else OipIndexRequest()

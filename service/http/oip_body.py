@@ -32,7 +32,10 @@ NAN: Final = re.compile(rb"NaN(?<=[\[,\s]NaN)(?=\s*[,\]])")  # searched for by i
 
 
 class OipInput(msgspec.Struct):
-    """An input; null: missing. `data` is omitted if `parameters.binary_data_size` bytes follow the JSON."""
+    """An input; null: missing. `data` is omitted if `parameters.binary_data_size` bytes follow the JSON.
+
+    `data` is row-major and flat; lists that are nested as the shape says are read too.
+    """
 
     name: str
     shape: list[int]

@@ -19,6 +19,7 @@ from service.errors import STATUS
 from service.http.page import security_headers
 from service.http.problem import OipError, ProblemBody, is_oip
 from service.http.shell import TEXT, Content, Endpoint, Operation, Schema
+from service.http.units_cycles import FORMS, CyclesQuery
 from service.oip.tensors import FP32, LAST_CYCLE, READINGS
 
 PAGE: Final = """<!doctype html>
@@ -50,13 +51,44 @@ The header `retry-after` of a refusal has the seconds to wait before a retry.
 """
 """Description of the API, in Markdown."""
 PLACES: Final = {
-    "unit": "Name of the unit.",
+    "unit": "Name of the unit; it may hold slashes, which clients send as %2F.",
     "name": "Name of the model.",
     "version": "Version of the model.",
 }
 """Descriptions of path parameters."""
-BASIC: Final = (ModelName, Prediction, Refused, ProblemBody, OipError)
-"""Types of `PredictReply` and of errors."""
+BASIC: Final = (ModelName, Prediction, Refused, ProblemBody, OipError, *FORMS)
+"""Types of `PredictReply`, of errors and of `CyclesQuery`."""
+BY_HAND: Final = (PredictReply, CyclesQuery)
+"""Types that msgspec cannot describe."""
+TAGS: Final = {
+    "Predictions": (("/v1/predict", "/v1/explain"), "Readings in, RUL out."),
+    "Units": (("/v1/units", "/v1/events"), "Stored readings, predictions and outcomes of units."),
+    "Models": (("/v1/models",), "Loaded models, and their change while requests run."),
+    "Open Inference Protocol": (
+        ("/v2",),
+        "The same predictions as tensors, for clients of KServe and Triton.",
+    ),
+    "Service": (("/",), "Health and metrics."),
+}
+"""Groups of operations: the first with a prefix of the path, and its description."""
+REQUEST_ID: Final = "X-Request-ID"
+HEADERS: Final = {
+    REQUEST_ID: {"description": "Names the request in the log of the service.", "schema": TEXT},
+    "Retry-After": {
+        "description": "Seconds to wait before a retry.",
+        "schema": {"type": "integer", "format": "int64"},
+    },
+    "WWW-Authenticate": {"description": "How to send an API key.", "schema": TEXT},
+}
+"""Headers of answers."""
+HEADERS_OF: Final = {
+    401: "WWW-Authenticate",
+    **{status.http: "Retry-After" for kind, status in STATUS.items() if kind.retry_after_seconds},
+}
+FORMATS: Final = {"number": "double", "integer": "int64"}
+"""Formats of numbers: without them many generators read 32 bits."""
+VALUES: Final = ("enum", "default", "required")
+"""Keys of a schema whose values are no schemas."""
 DECILES: Final = (3, 4, 5)
 """Deciles of the training readings in the first regime: one reading of an example each."""
 LAST: Final = 121.0
@@ -91,8 +123,11 @@ def document(endpoints: Sequence[Endpoint], manifest: Manifest) -> dict[str, Any
             "title": "rulserve",
             "version": VERSION,
             "description": DESCRIPTION,
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         },
-        "components": {"schemas": components, "securitySchemes": security},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, (_, text) in TAGS.items()],
+        "components": {"schemas": components, "headers": HEADERS, "securitySchemes": security},
         "security": [{}, {"bearer": []}, {"apiKey": []}],
         "paths": paths,
     }
@@ -101,22 +136,54 @@ def document(endpoints: Sequence[Endpoint], manifest: Manifest) -> dict[str, Any
 def _schemas(docs: Iterable[Operation]) -> tuple[dict[Any, Schema], dict[str, Any]]:
     """The schema of each type that the operations name, and what the schemas refer to."""
     named = [kind for doc in docs for _, kind in (*_media(doc.answer), *_media(doc.body or {}))]
-    kinds = [kind for kind in named if not isinstance(kind, Mapping) and kind is not PredictReply]
+    kinds = [kind for kind in named if not isinstance(kind, Mapping) and kind not in BY_HAND]
     types = [*dict.fromkeys([*BASIC, *kinds])]
     found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     schemas: dict[Any, Schema] = dict(zip(types, found, strict=True))
     for component in components.values():  # docstrings become Markdown, without their `Raises:`
         if text := component.get("description"):
             component["description"] = cleandoc(text).partition("\n\nRaises:")[0]
+    components = _explicit(components)
     answer = {"anyOf": [schemas[Prediction], schemas[Refused]]}
-    components["PredictReply"] = {  # by hand: msgspec cannot describe a type that it cannot decode
+    components["PredictReply"] = {
         "title": "PredictReply",
         "description": "One prediction per window, in the order of the request.",
         "type": "object",
         "required": ["model", "predictions"],
         "properties": {"model": schemas[ModelName], "predictions": {"type": "array", "items": answer}},
     }
-    return schemas | {PredictReply: {"$ref": "#/components/schemas/PredictReply"}}, components
+    components["CyclesQuery"] = {
+        "title": "CyclesQuery",
+        "description": "Readings of a unit: one, several by column, or several one after the other.",
+        "anyOf": [schemas[form] for form in FORMS],
+    }
+    by_hand = {kind: {"$ref": f"#/components/schemas/{kind.__name__}"} for kind in BY_HAND}
+    return schemas | by_hand, components
+
+
+def _explicit(schema: Any) -> Any:  # noqa: ANN401 JSON
+    """State what generators of clients guess: types of enumerations and numbers, formats, fields of objects.
+
+    A default of null is dropped: fields with a default are required in some generated types.
+    """
+    if isinstance(schema, list):
+        parts = [_explicit(part) for part in schema]
+        has_float = any(part.get("type") == "number" for part in parts)
+        return [part for part in parts if part.get("type") != "integer"] if has_float else parts
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {key: value if key in VALUES else _explicit(value) for key, value in schema.items()}
+    if "default" in kept and kept["default"] is None:
+        del kept["default"]
+    if "enum" in kept:
+        kept = {"type": "string"} | kept
+    if kept.get("multipleOf") == 1:
+        kept["type"] = "integer"
+    kind = kept.get("type")
+    if kind == "object" and "properties" not in kept:
+        return {"additionalProperties": True} | kept
+    # In `properties`, `type` is the schema of a property with this name.
+    return kept | {"format": FORMATS[kind]} if isinstance(kind, str) and kind in FORMATS else kept
 
 
 def _media(given: Content) -> Iterator[tuple[str, Any]]:
@@ -132,19 +199,29 @@ def _operation(endpoint: Endpoint, doc: Operation, schemas: Mapping[Any, Schema]
 
     is_of_oip = is_oip(endpoint.path)
     refusal = {"application/json": OipError} if is_of_oip else {"application/problem+json": ProblemBody}
-    answers = {"200": {"description": "the answer", "content": content(doc.answer)}}
+    described = [(name, text, schema) for name, text, schema, place in doc.parameters if place == "header"]
+    of_body = {name: {"description": text, "schema": _explicit(schema)} for name, text, schema in described}
+    headers = _headers(REQUEST_ID) | of_body
+    answers = {"200": {"description": "The answer", "headers": headers, "content": content(doc.answer)}}
     for code in sorted(_errors(endpoint, doc)):
         titles = "; ".join(status.title for status in STATUS.values() if status.http == code)
-        answers[str(code)] = {"description": titles, "content": content(refusal)}
+        headers = _headers(REQUEST_ID, *([HEADERS_OF[code]] if code in HEADERS_OF else ()))
+        answers[str(code)] = {"description": titles, "headers": headers, "content": content(refusal)}
+    tag = next(tag for tag, (begins, _) in TAGS.items() if endpoint.path.startswith(begins))
     operation = {
+        "operationId": doc.name,
         "summary": doc.summary,
         "description": doc.description,
-        "tags": ["Open Inference Protocol"] if is_of_oip else [],
+        "tags": [tag],
         "parameters": _parameters(endpoint, doc),
         "requestBody": doc.body and {"required": True, "content": content(doc.body)},
         "responses": answers,
     }
     return {key: value for key, value in operation.items() if value}
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def _errors(endpoint: Endpoint, doc: Operation) -> set[int]:
@@ -167,7 +244,7 @@ def _parameters(endpoint: Endpoint, doc: Operation) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)", endpoint.path)
     ]
     others = [
-        {"name": name, "in": place, "description": text, "schema": schema}
+        {"name": name, "in": place, "description": text, "schema": _explicit(schema)}
         for name, text, schema, place in doc.parameters
     ]
     return of_path + others

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from prometheus_client.exposition import choose_encoder
@@ -27,6 +27,12 @@ PREDICT_PATH: Final = Route.PREDICT.value
 Schema = Callable[[], dict[str, Any]]
 """Describes the API to clients of BentoML, at /schema.json."""
 MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
+
+
+class LiveBody(msgspec.Struct, frozen=True):
+    """The state of a live service."""
+
+    status: Literal["alive"]
 
 
 class ReadyModel(msgspec.Struct, frozen=True):
@@ -64,9 +70,11 @@ def pages(schema: Schema) -> list[Endpoint]:
         content = openapi.START.encode() if path is None else path.read_bytes()
         return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
-    ready = Operation("Readiness: every golden window agrees", ReadyBody, (500, 503))
-    live = Operation("Liveness", errors=(500, 503))  # 503: from Envoy, if a worker's heartbeat stops
-    metrics = Operation("Prometheus metrics", {"text/plain": TEXT, "application/openmetrics-text": TEXT})
+    ready = Operation("getReadiness", "Readiness: every golden window agrees", ReadyBody, (500, 503))
+    # 503: from Envoy, if a worker's heartbeat stops.
+    live = Operation("getLiveness", "Liveness", LiveBody, (500, 503))
+    exposition = {"text/plain": TEXT, "application/openmetrics-text": TEXT}
+    metrics = Operation("getMetrics", "Prometheus metrics", exposition)
     return [
         Endpoint("GET", "/readyz", Route.READYZ, _readyz, KeyScope.OPEN, doc=ready),
         Endpoint("GET", "/livez", Route.LIVEZ, _livez, KeyScope.OPEN, doc=live),
@@ -80,7 +88,7 @@ def pages(schema: Schema) -> list[Endpoint]:
 
 async def _livez(call: Call) -> Reply:
     call.desk.lifecycle.check_alive()
-    return json_reply({"status": "alive"})
+    return json_reply(LiveBody("alive"))
 
 
 async def _readyz(call: Call) -> Reply:
@@ -123,8 +131,8 @@ def http_application(desk: Desk, schema: Schema, change: Changer) -> Shell:
 def endpoints(desk: Desk, schema: Schema, change: Changer) -> list[Endpoint]:
     """The table of endpoints, without the document that describes them."""
     answers = (
-        (Route.PREDICT, predict, "Remaining useful life of each unit, in cycles"),
-        (Route.EXPLAIN, explain, "Predict and explain: `/v1/predict` with `explain` full"),
+        (Route.PREDICT, predict, "predict", "Remaining useful life of each unit, in cycles"),
+        (Route.EXPLAIN, explain, "explain", "Predict and explain: `/v1/predict` with `explain` full"),
     )
     predictions = [
         Endpoint(
@@ -135,9 +143,9 @@ def endpoints(desk: Desk, schema: Schema, change: Changer) -> list[Endpoint]:
             KeyScope.PREDICT,
             needs_model=True,
             media_type=JSON,
-            doc=Operation(summary, PredictReply, (404, 422), body=PredictQuery),
+            doc=Operation(name, summary, PredictReply, (404, 422), body=PredictQuery),
         )
-        for route, answer, summary in answers
+        for route, answer, name, summary in answers
     ]
     return [
         *predictions,

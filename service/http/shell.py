@@ -41,8 +41,6 @@ Schema = Mapping[str, Any]
 """A JSON schema."""
 Content = type | Mapping[str, type | Schema]
 TEXT: Final = {"type": "string"}
-ANY_JSON: Final[Content] = {"application/json": {}}
-
 CHANGE_SECONDS: Final = 150.0
 """Maximum time of a change, a little more than workers may take to check a bundle, and of a scrape: the
 service's deadline is for predictions."""
@@ -100,13 +98,15 @@ class Operation(NamedTuple):
     """Description of an endpoint that the OpenAPI document cannot derive from it.
 
     Attributes:
+        name: Its `operationId`, of which generators name functions.
         answer: The type of the answer as JSON, or a type or a schema for each media type.
         errors: HTTP statuses of the endpoint's own errors.
         body: Type of the request's body, given as `answer` is; None: no body is read.
     """
 
+    name: str
     summary: str
-    answer: Content = ANY_JSON
+    answer: Content
     errors: tuple[int, ...] = ()
     description: str = ""
     parameters: tuple[Parameter, ...] = ()

@@ -57,6 +57,7 @@ def endpoints() -> list[Endpoint]:
 
 def _read() -> list[Endpoint]:
     fleet = of_store(
+        "listUnits",
         "The fleet by urgency: the latest prediction of each unit, smallest lower bound first",
         "Failed and removed units appear only if `state` selects them. The first page has a summary of all.",
         FleetBody,
@@ -68,6 +69,7 @@ def _read() -> list[Endpoint]:
         Parameter("after", "The `next` of the previous page."),
     )
     explanation = of_store(
+        "explainUnit",
         "Explain the prediction of a unit from its stored readings",
         "As `/v1/explain` does; nothing is stored.",
         UnitReply,
@@ -79,6 +81,7 @@ def _read() -> list[Endpoint]:
         ),
     )
     unit = of_store(
+        "getUnit",
         "One unit: its predictions, its readings, its outcome, and the accuracy",
         "Pages begin with the newest cycles; `scores` covers the last 1,000 predictions of each version "
         "before the outcome. `model` may be omitted if one is loaded.",
@@ -97,6 +100,7 @@ def _read() -> list[Endpoint]:
 
 def _written() -> list[Endpoint]:
     cycles = of_store(
+        "appendCycles",
         "Store readings of a unit and predict its RUL",
         "Readings are stored before the answer, all or none. A repeated reading changes nothing; a "
         "different reading of a stored cycle is a conflict. Order does not matter. CSV has a header with "
@@ -106,18 +110,21 @@ def _written() -> list[Endpoint]:
         body={"application/json": units_cycles.CyclesQuery, "text/csv": TEXT},
     )
     outcome = of_store(
+        "reportOutcome",
         "Report an outcome: the unit failed, or was removed while it ran",
         "A repeated outcome changes nothing; a different one is a conflict, unless `replace` is true.",
         OutcomeReply,
         body=OutcomeReport,
     )
     rename = of_store(
+        "renameUnit",
         "Rename a unit with its predictions, readings and outcome",
         "If another unit has the name, it is a conflict.",
         bodies.UnitBody,
         body=bodies.RenameBody,
     )
     delete = of_store(
+        "deleteUnit",
         "Delete a unit with its predictions, readings and outcome",
         "Metrics do not change.",
         bodies.DeletedBody,
@@ -216,11 +223,16 @@ def key_of(call: Call, model: LoadedModel) -> UnitKey:
 
 
 def of_store(
-    summary: str, description: str, answer: type, *parameters: Parameter, body: Content | None = None
+    name: str,
+    summary: str,
+    description: str,
+    answer: type,
+    *parameters: Parameter,
+    body: Content | None = None,
 ) -> Operation:
     """Describe an endpoint that needs the store."""
     errors = (404, 422, 429, 500, 503, 504, *((409,) if body else ()))
-    return Operation(summary, answer, errors, f"{description} {NO_STORE}", parameters, body)
+    return Operation(name, summary, answer, errors, f"{description} {NO_STORE}", parameters, body)
 
 
 def read_query(call: Call) -> Mapping[str, str]:

@@ -68,10 +68,8 @@ class Reading(msgspec.Struct, forbid_unknown_fields=True):
     cycle: Cycle | None = None
 
 
-class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Readings of a unit: several in `readings`, one (`cycle`, `columns`), or lists (`cycles`, `columns`).
-
-    A column that is null, or in lists an empty list, is missing.
+class CyclesOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Options of the prediction.
 
     `store`: false keeps the prediction, but not the readings, out of the store. `costs` add a decision to the
     prediction.
@@ -81,6 +79,40 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
     explain: Explain = Explain.NONE
     store: bool = True
     costs: Costs | None = None
+
+
+class OneReading(CyclesOptions, kw_only=True):
+    """One reading: values by column; omitted or null values are missing.
+
+    The default of `cycle` is the one after the unit's last, 1 for a new unit.
+    """
+
+    columns: dict[str, float | None]
+    cycle: Cycle | None = None
+
+
+class ReadingsByColumn(CyclesOptions, kw_only=True):
+    """Several readings: a list of values for each column; null, or an empty list, is missing.
+
+    `cycles` has one number per value; by default the readings follow the unit's last.
+    """
+
+    columns: dict[str, Values | None]
+    cycles: list[Cycle] | None = None
+
+
+class SeveralReadings(CyclesOptions, kw_only=True):
+    """Several readings, one after the other."""
+
+    readings: list[Reading]
+
+
+class CyclesQuery(CyclesOptions, kw_only=True):
+    """Readings of a unit, in one of `FORMS`.
+
+    Msgspec cannot decode a union of these; `given` refuses a mixture.
+    """
+
     readings: list[Reading] | None = None
     cycle: Cycle | None = None
     cycles: list[Cycle] | None = None
@@ -112,6 +144,10 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
             "with a list each; got a mixture or none"
         )
         raise MalformedBody(detail, [Problem("", "shape", detail)])
+
+
+FORMS: Final = (OneReading, ReadingsByColumn, SeveralReadings)
+"""The bodies that a `CyclesQuery` may have."""
 
 
 async def append(call: Call) -> Reply:

@@ -1,13 +1,18 @@
 """The OpenAPI document says what the service does, and nothing in it leads nowhere."""
 
+import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from service.errors import STATUS
+from service.core.rules import WindowRules
+from service.errors import STATUS, MalformedBody
 from service.http.openapi import document
 from service.http.routes import endpoints
-from service.http.units_cycles import COSTS, OPTIONS
+from service.http.units_cycles import COSTS, OPTIONS, decoded
 from tests.fakes import make_manifest
 
 DESK = SimpleNamespace(predictor=None, lifecycle=None)
@@ -79,6 +84,122 @@ def test_every_operation_has_a_summary_and_describes_each_answer(name):
     assert operation["summary"]
     assert "200" in operation["responses"]
     assert all(response["description"] for response in operation["responses"].values())
+
+
+def test_every_operation_has_a_name_of_its_own_of_which_generators_make_a_function():
+    names = [operation.get("operationId", "") for operation in OPERATIONS.values()]
+
+    assert [name for name in names if not re.fullmatch("[a-z][A-Za-z]+", name)] == []
+    assert len(set(names)) == len(names)
+
+
+def test_the_page_of_clients_names_operations_that_exist():
+    page = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
+    listed = re.search(r"names of its\noperations, such as (.+?)\.\n", page, re.DOTALL)[1]
+
+    named = re.findall("`(.+?)`", listed)
+    assert len(named) > 5
+    assert set(named) <= {operation["operationId"] for operation in OPERATIONS.values()}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_is_in_one_group_that_is_described(name):
+    described = {tag["name"] for tag in DOCUMENT["tags"] if tag["description"]}
+
+    assert len(OPERATIONS[name].get("tags", [])) == 1
+    assert set(OPERATIONS[name]["tags"]) <= described
+
+
+def nodes(node):
+    """Yield every object below this one."""
+    if isinstance(node, dict):
+        yield node
+        for value in node.values():
+            yield from nodes(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from nodes(value)
+
+
+def test_no_number_is_read_as_32_bits_by_generators_that_guess():
+    guessed = [node for node in nodes(DOCUMENT) if node.get("type") in ("number", "integer")]
+
+    wanted = {"number": "double", "integer": "int64"}
+    assert len(guessed) > 100
+    assert [node for node in guessed if node.get("format") != wanted[node["type"]]] == []
+
+
+def test_a_field_that_may_be_omitted_has_no_default_of_null_which_some_generators_read_as_required():
+    assert [node for node in nodes(DOCUMENT) if "default" in node and node["default"] is None] == []
+
+
+def test_an_object_without_named_fields_has_any_fields():
+    objects = [node for node in nodes(DOCUMENT) if node.get("type") == "object"]
+
+    unnamed = [node for node in objects if "properties" not in node]
+    assert len(unnamed) > 10
+    assert all(node["additionalProperties"] for node in unnamed)
+
+
+def test_an_enumeration_has_a_type():
+    enumerations = [node for node in nodes(DOCUMENT) if isinstance(node.get("enum"), list)]
+
+    assert len(enumerations) > 5
+    assert [node for node in enumerations if node.get("type") != "string"] == []
+
+
+def test_no_answer_is_any_value():
+    content = {
+        f"{name} {media}": described["schema"]
+        for name, operation in OPERATIONS.items()
+        for media, described in operation["responses"]["200"]["content"].items()
+    }
+
+    assert [place for place, schema in content.items() if not schema] == []
+    assert not any({} in node.get("anyOf", []) for node in nodes(DOCUMENT))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_refusal_that_passes_documents_when_to_retry(name):
+    passing = {status.http for kind, status in STATUS.items() if kind.retry_after_seconds is not None}
+    responses = OPERATIONS[name]["responses"]
+
+    documented = {int(code) for code, response in responses.items() if "Retry-After" in response["headers"]}
+
+    assert documented == passing & {int(code) for code in responses}
+
+
+COLUMN = {"sensor_1": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("body", "is_read"),
+    [
+        ({"columns": COLUMN}, True),
+        ({"columns": COLUMN, "cycle": 3, "model": "fake", "store": False}, True),
+        ({"columns": COLUMN, "cycle": 3.0}, True),
+        ({"columns": {"sensor_1": [1.0, None], "sensor_2": None}, "cycles": [3, 4]}, True),
+        ({"readings": [{"columns": COLUMN}]}, True),
+        ({"columns": COLUMN, "cycles": [3]}, False),
+        ({"columns": COLUMN | {"sensor_2": [1.0]}}, False),
+        ({"readings": [{"columns": COLUMN}], "columns": COLUMN}, False),
+        ({}, False),
+    ],
+)
+def test_readings_of_a_unit_are_described_as_they_are_read(body, is_read):
+    schema = {"$ref": "#/components/schemas/CyclesQuery", "components": DOCUMENT["components"]}
+
+    assert Draft202012Validator(schema).is_valid(body) == is_read
+    assert can_be_read(body) == is_read
+
+
+def can_be_read(body):
+    rules = WindowRules.of(make_manifest(), max_window_cycles=1000)
+    try:
+        decoded(json.dumps(body).encode(), {}, is_csv=False).given(rules)
+    except MalformedBody:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
