@@ -154,7 +154,9 @@ def _schemas(docs: Iterable[Operation]) -> tuple[dict[Any, Schema], dict[str, An
     }
     components["CyclesQuery"] = {
         "title": "CyclesQuery",
-        "description": "Readings of a unit: one, several by column, or several one after the other.",
+        "description": "Readings of a unit: one, several by column, or several one after the other.\n\n"
+        "`store`: false keeps the prediction, but not the readings, out of the store. `costs` add a decision "
+        "to the prediction.",
         "anyOf": [schemas[form] for form in FORMS],
     }
     by_hand = {kind: {"$ref": f"#/components/schemas/{kind.__name__}"} for kind in BY_HAND}

@@ -69,11 +69,7 @@ class Reading(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CyclesOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Options of the prediction.
-
-    `store`: false keeps the prediction, but not the readings, out of the store. `costs` add a decision to the
-    prediction.
-    """
+    """Options of the prediction, which every body may have."""
 
     model: str | None = None
     explain: Explain = Explain.NONE
