@@ -1,10 +1,11 @@
-"""Databases for the store: a file, and a private PostgreSQL server that ends with the test."""
+"""Databases for the store: a file, and a private PostgreSQL server, also pooled, that ends with the test."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -73,6 +74,27 @@ def postgresql() -> Iterator[PostgreSql]:
         if (folder / "data" / "postmaster.pid").exists():
             server.stop()
         shutil.rmtree(folder)
+
+
+@contextmanager
+def pgbouncer(server: PostgreSql) -> Iterator[str]:
+    """Pool the server's connections by transaction; yield what an address needs to lead through the pool."""
+    folder, port = server.folder, 6432
+    file = folder / "pgbouncer.ini"
+    file.write_text(
+        f"[databases]\n* = host={folder} pool_size=2\n"
+        f"[pgbouncer]\nlisten_port={port}\nunix_socket_dir={folder}\nauth_type=trust\n"
+        f"auth_file={folder}/users\npool_mode=transaction\nignore_startup_parameters=options\n"
+        f"logfile={folder}/pgbouncer.log\npidfile={folder}/pgbouncer.pid\n"
+    )
+    user = server.url.partition("//")[2].partition("@")[0]
+    (folder / "users").write_text(f'"{user}" ""\n')
+    _as_postgres("pgbouncer", "-d", file)
+    try:
+        wait_until((folder / f".s.PGSQL.{port}").exists, START_SECONDS, what="the socket of PgBouncer")
+        yield f"&port={port}"
+    finally:
+        os.kill(int((folder / "pgbouncer.pid").read_text()), signal.SIGTERM)
 
 
 def _as_postgres(name: str, *arguments: str | Path) -> None:

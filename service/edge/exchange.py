@@ -35,13 +35,13 @@ from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
 from service.settings import Settings
 from service.store.async_store import AsyncStore
+from service.store.rows import cause_of
 from service.streams.life import Streams
 from service.units import UnitWindows
 
 LOOK_SECONDS: Final = 0.25
-"""Seconds between checks whether a request's caller is still connected. Too low: each check, a message to
-another thread and back behind Envoy, takes 30 microseconds of CPU. Too high: the service works for callers
-that have disconnected."""
+"""Seconds between checks whether a caller is still connected. Too low: each, a message to another thread and
+back behind Envoy, takes 30 microseconds of CPU. Too high: the service works for disconnected callers."""
 MOST_LINES: Final = 20
 """Maximum log lines a second for one error and key: a flood of refusals must not fill a disk."""
 
@@ -194,10 +194,10 @@ class Exchange:
         left_out = 0 if error is None else desk.errors.left_out((type(error), key))
         if left_out is None:
             return
-        fields: dict[str, Any] = {
-            "protocol": self._transport, "route": self._route, "code": self.code, "seconds": self.seconds
-        }  # fmt: skip
-        fields |= {name: value for name, value in (("key", key), ("left_out", left_out)) if value}
+        fields: dict[str, Any] = {"protocol": self._transport, "route": self._route}
+        fields |= {"code": self.code, "seconds": self.seconds}
+        rare = ("key", key), ("left_out", left_out), ("cause", cause_of(error))
+        fields |= {name: value for name, value in rare if value}
         if error is None:
             desk.log.info("request answered", windows=self.windows, **fields)
         elif status_of(error) is STATUS[RuntimeFailed]:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, Program
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from service.errors import StoreUnavailable
-from service.store.rows import NO_ANSWER
+from service.store.rows import NO_ANSWER, reason_of
 from service.store.schema import HEAD, METADATA, REVISION
 
 BUSY_SECONDS: Final = 10
@@ -34,6 +34,15 @@ MIGRATIONS: Final = Path(__file__).with_name("migrations")
 WRITES: Final = "rul_writes"
 READ_ONLY: Final = "25006"
 """PostgreSQL's code for a write refused by a standby or a server with a full disk."""
+OPTIONS: Final = {
+    "connect_timeout": "5",
+    "tcp_user_timeout": "10000",
+    "options": "-c statement_timeout=30000 -c lock_timeout=10000",
+    "application_name": "rulserve",
+}
+"""Options of a connection to PostgreSQL, unless the address has others."""
+NOT_GRANTED: Final = "42501"
+"""PostgreSQL's code for a missing privilege."""
 UNREADABLE: Final = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
 
@@ -108,10 +117,12 @@ class Database:
         """Create or migrate the tables in one transaction; concurrent starts take turns.
 
         Raises:
-            StoreUnavailable: the tables are those of a newer release, or the role may not change tables.
+            StoreUnavailable: the tables are those of a newer release, the role may not change tables, or the
+                database has another encoding than UTF-8.
         """
         with self.reading() as connection:
             self._file = _file_of(self._engine)
+            _check_encoding(connection)
             if revision(connection) == HEAD:
                 return
         with self.locked() as connection:
@@ -123,7 +134,12 @@ class Database:
             yield
         except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
             raise StoreUnavailable(NO_ANSWER) from error
-        except ProgrammingError:
+        except ProgrammingError as error:
+            if getattr(error.orig, "sqlstate", None) == NOT_GRANTED:
+                raise StoreUnavailable(
+                    f"the role of the store lacks a privilege ({reason_of(error)}): GRANT SELECT, "
+                    "INSERT, UPDATE, DELETE on its tables and USAGE on its sequences"
+                ) from None
             with suppress(DBAPIError), self._engine.connect() as connection:
                 check_revision(connection)  # a newer release may have migrated the tables meanwhile
             raise
@@ -189,6 +205,18 @@ def migrate(connection: Connection, *, to: str = "head") -> None:
     command.upgrade(options, to)
 
 
+def _check_encoding(connection: Connection) -> None:
+    """Check that PostgreSQL's database can hold the names of all units."""
+    if connection.dialect.name != "postgresql":
+        return
+    encoding = connection.scalar(text("SHOW server_encoding"))
+    if encoding != "UTF8":
+        raise StoreUnavailable(
+            f"the database has the encoding {encoding}, which cannot hold every name: make one with CREATE "
+            "DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+
+
 def _change_tables(connection: Connection) -> None:
     """Create or migrate the tables, unless another process did so or they are those of a newer release."""
     if connection.dialect.name == "postgresql":
@@ -229,18 +257,17 @@ def engine_of(url: str) -> Engine:
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
         return _sqlite(url, Path(address.database or ""))
+    given = address.query
+    options = f"{OPTIONS['options']} {given.get('options', '')}".strip()  # of repeated ones the last counts
     engine = create_engine(
-        address,
+        address.set(query={**OPTIONS, **given, "options": options}),
+        isolation_level="READ COMMITTED",  # whatever the server's default: stricter levels refuse writers
         hide_parameters=True,  # errors are logged, and readings stay out of logs
         paramstyle="format",
         pool_size=4,
         pool_pre_ping=True,  # after a server restart the next query reconnects
-        connect_args={
-            "connect_timeout": 5,
-            "tcp_user_timeout": 10_000,
-            "options": "-c statement_timeout=30000 -c lock_timeout=10000",
-            "application_name": "rulserve",
-        },
+        # A pooler may run each transaction in another session, which has other prepared statements.
+        connect_args={"client_encoding": "utf8", "prepare_threshold": None},
     )
     event.listen(engine, "handle_error", _leave_read_only)
     return engine

@@ -11,6 +11,7 @@ import msgspec
 
 from export.arrays import one_line
 from model.domain import FloatArray, RulError
+from service.errors import StoreUnavailable
 from service.store.judgement import Accuracy, Judgement, Outcome, OutcomeKind, OutcomeResult
 
 Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None, str | None, str]
@@ -39,6 +40,11 @@ def reason_of(error: Exception) -> str:
     """Return why the store does not answer, in one line for operators; callers get `NO_ANSWER`."""
     cause = error.__cause__ or error
     return one_line(getattr(cause, "orig", None) or cause)
+
+
+def cause_of(error: Exception | None) -> str | None:
+    """Return why the open store did not answer a request, as `reason_of` does; None for other errors."""
+    return reason_of(error) if isinstance(error, StoreUnavailable) and error.__cause__ else None
 
 
 def place_of(row: FleetRow) -> Place:

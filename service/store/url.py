@@ -45,12 +45,16 @@ def store_url(given: str, *, name: str = "RUL_STORE_URL") -> str:
         return given
     if "@" in rest.partition("?")[0].partition("@")[2]:  # SQLAlchemy takes the rest of the password as a host
         raise InvalidStoreUrl(f"{name}: expected one @, before the host; write one of a password as %40")
+    place = rest.partition("@")[2] or rest  # as SQLAlchemy splits it
     try:
-        _ = urlsplit("//" + rest.rpartition("@")[2]).port
+        _ = urlsplit("//" + place).port
     except ValueError:
-        raise InvalidStoreUrl(
-            f"{name}: expected a port from 0 to 65535, as in postgresql://USER@HOST:5432/DATABASE"
-        ) from None
+        form = (
+            "ports of several hosts in options, postgresql://USER@/DATABASE?host=HOST:5432&host=HOST:5432"
+            if "," in place.partition("/")[0]
+            else "a port from 0 to 65535, as in postgresql://USER@HOST:5432/DATABASE; @ in a password is %40"
+        )
+        raise InvalidStoreUrl(f"{name}: expected {form}") from None
     if find_spec("psycopg") is None:
         raise InvalidStoreUrl(f"{name}: PostgreSQL needs its driver: pip install 'rulserve[postgresql]'")
     return POSTGRESQL + rest

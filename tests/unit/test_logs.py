@@ -3,8 +3,10 @@
 import io
 import json
 import logging
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -12,7 +14,7 @@ from service import logs
 from service.choices import LogFormat, LogLevel
 from service.core.sampling import AtMost
 from tests.fakes import FakeRuntime
-from tests.in_process import in_process, json_window
+from tests.in_process import in_process, json_window, keeping
 
 
 def lines(stream):
@@ -110,6 +112,19 @@ async def test_a_refused_request_is_logged(stream):
     (line,) = events(stream, "request refused")
     assert (line["level"], line["error"], line["code"]) == ("warning", "Overloaded", "429")
     assert line["request_id"] == reply.headers["x-request-id"]
+
+
+async def test_a_request_that_the_store_fails_is_logged_with_the_reason_that_its_caller_does_not_see(
+    stream, tmp_path
+):
+    async with keeping(tmp_path) as service:
+        with closing(sqlite3.connect(tmp_path / "rul.db")) as connection:
+            connection.execute("ALTER TABLE units RENAME TO other")
+        reply = await service.http.get("/v1/units")
+
+    (line,) = events(stream, "request refused")
+    assert (line["error"], line["cause"]) == ("StoreUnavailable", "no such table: units")
+    assert "no such table" not in reply.text
 
 
 async def test_of_a_flood_of_refusals_some_lines_a_second_are_logged_and_the_others_counted(stream):

@@ -35,6 +35,8 @@ def test_postgresql_is_spoken_to_by_psycopg(scheme):
         "postgresql://rul:secret",
         "postgresql://rul:p@secret@db/rul",
         "postgresql://rul:p@x:secret@db:5432/rul",
+        "postgresql://rul:p@ss:secret/w?rd@db/rul",
+        "postgresql://rul:secret@one:5432,two:5432/rul",
     ],
 )
 def test_another_address_is_refused_without_being_repeated(given):
@@ -42,6 +44,11 @@ def test_another_address_is_refused_without_being_repeated(given):
         store_url(given)
 
     assert "secret" not in str(refusal.value)
+
+
+def test_several_hosts_with_ports_are_written_as_options():
+    with pytest.raises(InvalidStoreUrl, match=r"\?host=HOST:5432&host=HOST:5432"):
+        store_url("postgresql://rul@one:5432,two:5432/rul")
 
 
 @pytest.mark.parametrize("rest", ["rul:p:w/1@[::1]:5432/rul", "rul@/rul?host=/run/x", "rul:secret@db:/rul"])
