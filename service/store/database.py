@@ -37,6 +37,8 @@ READ_ONLY: Final = "25006"
 OPTIONS: Final = {
     "connect_timeout": "5",
     "tcp_user_timeout": "10000",
+    "keepalives_idle": "5",  # notices during a statement that the server's machine is gone
+    "keepalives_interval": "2",
     "options": "-c statement_timeout=30000 -c lock_timeout=10000",
     "application_name": "rulserve",
 }

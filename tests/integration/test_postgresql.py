@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,9 +15,11 @@ from service.store.rows import Append, FleetFilter, Given, ModelVersion, UnitKey
 from service.store.store import Store
 from service.store.url import store_url
 from tests.databases import pgbouncer
+from tests.programs import ROOT
 
 VERSION = ModelVersion("fd001", "1", 125.0, 0.9)
 TURNS = 30
+PAGE = ROOT / "docs" / "postgresql.md"
 
 pytestmark = pytest.mark.system
 
@@ -84,6 +87,17 @@ def test_options_of_the_address_add_to_those_of_the_store_or_replace_them(addres
     store.close()
 
 
+def test_a_server_that_vanishes_during_a_statement_is_missed_within_seconds(address):
+    store = Store.open(store_url(address), [VERSION])
+
+    with store.reading() as connection:
+        given = connection.connection.driver_connection.info.get_parameters()
+
+    # Else the kernel asks after two hours whether the server is still there.
+    assert int(given["keepalives_idle"]) + int(given["tcp_user_timeout"]) / 1000 <= 15
+    store.close()
+
+
 @pytest.mark.parametrize("level", ["serializable", "repeatable read"])
 def test_a_server_with_another_isolation_level_is_written_as_any_other(address, level):
     with psycopg.connect(address, autocommit=True) as connection:
@@ -109,13 +123,13 @@ def test_a_database_that_cannot_hold_every_name_is_refused(postgres, encoding):
 
 
 def test_a_role_that_only_reads_and_writes_rows_serves_tables_of_their_owner(postgres, address):
-    Store.open(store_url(address)).close()
+    (grants,) = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("CREATE ROLE clerk LOGIN")
-        connection.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk")
-        connection.execute("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO clerk")
+        connection.execute("CREATE ROLE rul LOGIN")
+        connection.execute(grants)
+    Store.open(store_url(address)).close()
     owner = address.partition("//")[2].partition("@")[0]
-    store = Store.open(store_url(address.replace(f"//{owner}@", "//clerk@")), [VERSION])
+    store = Store.open(store_url(address.replace(f"//{owner}@", "//rul@")), [VERSION])
     key = UnitKey("", "fd001", "1")
 
     store.write([row("1", 1)])
@@ -126,7 +140,7 @@ def test_a_role_that_only_reads_and_writes_rows_serves_tables_of_their_owner(pos
     assert store.delete(key._replace(unit="2")) is not None
 
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("REVOKE ALL ON readings FROM clerk")
+        connection.execute("REVOKE ALL ON readings FROM rul")
     with pytest.raises(StoreUnavailable, match=r"permission denied for table readings.*GRANT SELECT"):
         store.readings.append([reading("1", 1)], at=1000.0)
     store.close()
