@@ -68,8 +68,8 @@ class Settings(BaseSettings):
     """File of an Ed25519 public key in PEM. Bundles without a signature by its private key (rul export
     --sign) are refused. Empty: no signature is required."""
     host: str = "127.0.0.1"
-    """Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine that reaches
-    this one can connect; set RUL_API_KEYS too."""
+    """Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0, or :: with
+    IPv6: every machine that reaches this one can connect; set RUL_API_KEYS too."""
     allowed_hosts: str = ""
     """Names under which the service is reached, and sites whose pages reach it through their own proxy,
     without scheme and port, separated by commas. Without API keys, other names (if RUL_HOST is this machine

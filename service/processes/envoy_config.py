@@ -65,6 +65,13 @@ ALIVE: Final = {"body_format_override": {"json_format": {"status": "alive"}}}
 """Body of that filter's 200, to tell it from other answers."""
 
 
+def accept_ipv4(config: Config) -> None:
+    """Accept IPv4 too on an address of IPv6 that stands for all, as other servers do."""
+    for listener in config["static_resources"]["listeners"]:
+        address = listener["address"]["socket_address"]
+        address["ipv4_compat"] = address["address"] == "::"
+
+
 def hide_admin(config: Config, *, socket: Path) -> None:
     """Put the admin interface on a Unix socket.
 

@@ -111,7 +111,7 @@ class EnvoyServer(PyvoyServer):
     async def _listening(self, process: asyncio.subprocess.Process) -> None:
         while await self.ask("GET", "/ready") != HTTPStatus.OK:
             if process.returncode is not None:
-                raise FrontEndFailed("the service did not start; its log has the reason")
+                raise FrontEndFailed(f"the service did not start; {_reason(process.returncode)}")
             await asyncio.sleep(POLL_SECONDS)
 
     async def close_connections(self) -> None:
@@ -154,6 +154,13 @@ class EnvoyServer(PyvoyServer):
                 writer.close()
         except OSError:  # not listening yet, or ended
             return b""
+
+
+def _reason(status: int) -> str:
+    """Say why a process ended before it listened."""
+    if status >= 0:
+        return "its log has the reason"
+    return f"it was killed by {signal.Signals(-status).name}, usually for memory: see `dmesg`"
 
 
 @contextmanager

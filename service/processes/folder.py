@@ -26,10 +26,15 @@ def service_folder() -> Generator[Path]:
     """Make a folder that only its owner can open, and remove it at the end; remove those of killed services.
 
     Raises:
-        FrontEndFailed: the path of the temporary folder is too long for sockets.
+        FrontEndFailed: there is no temporary folder, or its path is too long for sockets.
         OSError: the temporary folder cannot be written to.
     """
-    base = Path(tempfile.gettempdir())
+    try:
+        base = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise FrontEndFailed(
+            f"{error.strerror}; set TMPDIR to a folder that the service can write to"
+        ) from error
     most, got = MOST_BYTES - len(f"/{PREFIX}12345678"), len(os.fsencode(base))
     if got > most:
         raise FrontEndFailed(

@@ -33,6 +33,8 @@ from service.store.url import store_url
 
 SERVICE = "service.app:RulService"
 BENTOML = "service.processes.bentoml_server"
+NOT_HERE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+"""Errors of addresses that this machine does not have, such as those of IPv6."""
 
 
 def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
@@ -99,8 +101,8 @@ def _run_uvicorn(settings: Settings) -> int:
     from service.core.bundles import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
 
     with (
-        _held_port(settings.host, settings.port) as port,
-        _held_port(settings.host, settings.grpc_port) as grpc_port,
+        _held_port(settings.host, settings.port) as (_, port),
+        _held_port(settings.host, settings.grpc_port) as (_, grpc_port),
     ):
         ports = {"port": port, "grpc_port": grpc_port}
     settings = settings.model_copy(update=ports)
@@ -124,8 +126,8 @@ async def _run_envoy(settings: Settings) -> int:
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
             loop.add_signal_handler(number, end, number)
     announce = partial(_announce, is_local=settings.is_local())
-    with _held_port(settings.host, settings.port) as port, service_folder() as folder:
-        await Workers(settings, folder, port=port, ready=announce).run(stop, hurry)
+    with _held_port(settings.host, settings.port) as address, service_folder() as folder:
+        await Workers(settings, folder, address=address, ready=announce).run(stop, hurry)
     return 0
 
 
@@ -144,8 +146,10 @@ def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
 
 
 @contextmanager
-def _held_port(host: str, port: int) -> Generator[int]:
-    """Reserve a port (0: any free one) for the Envoy processes of this service.
+def _held_port(host: str, port: int) -> Generator[tuple[str, int]]:
+    """Reserve a port (0: any free one) for the Envoy processes of this service; yield IP address and port.
+
+    Of the addresses of a name it is the first that this machine has, IPv4 before IPv6.
 
     Envoy's processes share their port with any process that sets SO_REUSEPORT: without the reservation, two
     services that start at once would each get half of the connections.
@@ -155,10 +159,7 @@ def _held_port(host: str, port: int) -> Generator[int]:
     """
     with ExitStack() as stack:
         try:
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            held = stack.enter_context(socket.socket(family))
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(address)
+            held = stack.enter_context(_bound(host, port))
         except OSError as error:
             raise FrontEndFailed(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --host, "
@@ -168,9 +169,27 @@ def _held_port(host: str, port: int) -> Generator[int]:
         held.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEPORT, 1
         )  # only now: before, two reservations would share the port
-        if family is socket.AF_INET:
-            _hold_ipv6(stack, held.getsockname()[1])
-        yield held.getsockname()[1]
+        address, port, *_ = held.getsockname()
+        if held.family is socket.AF_INET:
+            _hold_ipv6(stack, port)
+        yield address, port
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, *_, address in sorted(found, key=lambda each: each[0] is not socket.AF_INET):
+        with ExitStack() as stack:
+            try:
+                held = stack.enter_context(socket.socket(family))
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                held.bind(address)
+            except OSError as error:
+                if error.errno not in NOT_HERE:
+                    raise
+            else:
+                stack.pop_all()
+                return held
+    raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
 
 
 def _hold_ipv6(stack: ExitStack, port: int) -> None:

@@ -27,6 +27,7 @@ from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, await_reply, send
 from service.processes.copies import Copies
 from service.processes.envoy_config import (
+    accept_ipv4,
     answer_liveness,
     answer_old_proxies,
     hide_admin,
@@ -53,12 +54,18 @@ RESTART_SECONDS: Final = (0.1, 1.0, 2.0, 5.0, 10.0)
 class Workers:
     """The workers of one service, from the first start to the last end.
 
-    The empty `folder` is for their sockets, board and copies of bundles; all listen on `port`. `ready` is
-    called when the first worker is ready, with the providers by model and the service's URL.
+    The empty `folder` is for their sockets, board and copies of bundles; all listen on `address`, an IP
+    address and a port. `ready` is called when the first worker is ready, with the providers by model and the
+    service's URL.
     """
 
     def __init__(
-        self, settings: Settings, folder: Path, *, port: int, ready: Callable[[dict[str, str], str], None]
+        self,
+        settings: Settings,
+        folder: Path,
+        *,
+        address: tuple[str, int],
+        ready: Callable[[dict[str, str], str], None],
     ) -> None:
         self._settings: Final = settings
         self._folder: Final = folder
@@ -70,7 +77,7 @@ class Workers:
         self._watches: Final[dict[int, asyncio.Task[None]]] = {}
         self._log: Final = logs.logger()
         self._changes: Final = Changes(self._socket, Copies(folder / "bundles"))
-        self._port: Final = port
+        self._address, self._port = address
         self._stopping = False
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
@@ -166,7 +173,7 @@ class Workers:
         threads = ["--concurrency", str(usable_cores() if self._count == 1 else 1)]
         server = EnvoyServer(
             APPLICATION,
-            host=settings.host,
+            host=self._address,
             port=self._port,
             admin=admin,
             configure=lambda config: self._configure(config, admin=admin),
@@ -183,6 +190,7 @@ class Workers:
 
     def _configure(self, config: dict[str, Any], *, admin: Path) -> dict[str, Any]:
         settings = self._settings
+        accept_ipv4(config)
         hide_admin(config, socket=admin)
         silent = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)  # our own limit ends first
         limit_slow_clients(config, body_seconds=settings.body_timeout_seconds, silent_seconds=silent)

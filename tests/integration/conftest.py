@@ -38,7 +38,7 @@ START_SECONDS = 60
 STOP_SECONDS = 30
 ANSWER_SECONDS = 30
 COMMAND_SECONDS = 300
-DEFAULTS = {"workers": "1", "lame_duck_seconds": "0"}
+DEFAULTS = {"host": "127.0.0.1", "workers": "1", "lame_duck_seconds": "0"}
 
 
 @dataclass
@@ -127,7 +127,6 @@ def running(
     environment = {f"RUL_{name.upper()}": value for name, value in (DEFAULTS | settings).items()}
     environment |= {
         "RUL_BUNDLES": bundles,
-        "RUL_HOST": "127.0.0.1",
         "RUL_PORT": str(port),
         "RUL_GRPC_PORT": str(grpc_port),
         "RUL_FRONT_END": front_end,

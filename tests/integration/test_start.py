@@ -100,6 +100,15 @@ def test_a_service_starts_without_standard_streams(tiny_bundle, tmp_path):
         assert server.stop() == 0
 
 
+def test_bentomls_server_starts_for_a_user_without_a_home(tiny_bundle, tmp_path):
+    command = ("env", "--unset=BENTOML_HOME", "HOME=/dev/null", RUL, "serve")
+
+    with running(
+        tmp_path, str(tiny_bundle.path), command=command, front_end="uvicorn", store="false"
+    ) as server:
+        assert server.ask("GET", "/readyz").is_success
+
+
 def test_on_a_terminal_the_start_ends_with_the_address_and_closing_it_ends_the_service_as_ctrl_c_does(
     tiny_bundle, tmp_path
 ):

@@ -1,5 +1,6 @@
 """The folder of a running service is its own, and a killed service's folder goes with the next start."""
 
+import errno
 import os
 import stat
 import tempfile
@@ -30,6 +31,16 @@ def test_only_its_owner_opens_the_folder_and_it_ends_with_the_service():
 
     assert mode == 0o700
     assert not folder.exists()
+
+
+def test_without_a_temporary_folder_the_error_names_the_remedy(monkeypatch):
+    def none():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+
+    with pytest.raises(FrontEndFailed, match=r"found in \['/tmp', '/'\]; set TMPDIR to a folder"):
+        service_folder().__enter__()
 
 
 def test_a_temporary_folder_too_long_for_sockets_is_refused_with_its_remedy(monkeypatch):

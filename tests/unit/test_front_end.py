@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,7 +16,7 @@ from service.assembly import STORE_SECONDS
 from service.choices import FrontEnd
 from service.errors import FrontEndFailed
 from service.processes import envoy_config, front_end, workers
-from service.processes.envoy_server import STOP_SECONDS, interrupts_blocked
+from service.processes.envoy_server import STOP_SECONDS, EnvoyServer, interrupts_blocked
 from service.settings import Settings
 from service.store.recorder import END_SECONDS
 from service.tracing.otlp import FLUSH_SECONDS
@@ -69,10 +70,23 @@ def test_a_taken_port_is_an_error_that_says_what_to_do():
             front_end._held_port("127.0.0.1", port).__enter__()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
-def test_a_free_port_is_no_error(host):
-    with front_end._held_port(host, 0) as port:
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("localhost", "127.0.0.1")],
+)
+def test_a_free_port_is_held_at_the_address_of_the_host(host, expected):
+    with front_end._held_port(host, 0) as (address, port):
+        assert address == expected
         assert port > 0
+
+
+def test_of_the_addresses_of_a_name_the_first_that_this_machine_has_is_held(monkeypatch):
+    inet, kind = socket.AF_INET, socket.SOCK_STREAM
+    found = [(inet, kind, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    with front_end._held_port("plant.example", 0) as (address, _):
+        assert address == "127.0.0.1"
 
 
 @pytest.fixture
@@ -88,7 +102,7 @@ def other():
 
 
 def test_another_program_cannot_take_the_port_on_the_ipv6_address_of_localhost(other):
-    with front_end._held_port("127.0.0.1", 0) as port:
+    with front_end._held_port("127.0.0.1", 0) as (_, port):
         with pytest.raises(OSError, match="already in use"):
             other.bind(("::1", port))
         with pytest.raises(ConnectionRefusedError):  # clients then try 127.0.0.1
@@ -108,6 +122,20 @@ def test_a_port_that_another_program_has_on_the_ipv6_address_of_localhost_is_war
 def test_a_host_that_is_not_this_machine_is_an_error():
     with pytest.raises(FrontEndFailed, match=r"192\.0\.2\.1:3000"):
         front_end._held_port("192.0.2.1", 3000).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(1, "its log has the reason"), (-signal.SIGKILL, "SIGKILL, usually for memory: see `dmesg`")],
+)
+async def test_a_start_that_is_killed_has_its_signal_as_the_reason(status, said, tmp_path):
+    server = EnvoyServer(
+        "none:application", host="127.0.0.1", port=1, admin=tmp_path / "none",
+        configure=dict, environment={}, arguments=[],
+    )  # fmt: skip
+
+    with pytest.raises(FrontEndFailed, match=said):
+        await server._listening(SimpleNamespace(returncode=status))
 
 
 def test_interrupts_are_blocked_only_while_the_front_end_starts():
@@ -131,7 +159,7 @@ def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
 
 
 def test_of_two_services_that_start_at_once_one_gets_the_port_and_its_workers_listen_on_it():
-    with front_end._held_port("127.0.0.1", 0) as port, socket.socket() as worker:
+    with front_end._held_port("127.0.0.1", 0) as (_, port), socket.socket() as worker:
         with pytest.raises(
             FrontEndFailed, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
         ):

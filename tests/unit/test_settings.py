@@ -172,6 +172,29 @@ def test_a_containers_quota_counts_as_cores_and_without_one_every_core(
     assert usable_cores(tmp_path) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "file", "quota"),
+    [
+        ("0::/system.slice/rulserve.service", "system.slice/rulserve.service/cpu.max", "150000 100000"),
+        ("0::/plant.slice/rulserve.service", "plant.slice/cpu.max", "150000 100000"),
+        ("4:cpu,cpuacct:/plant", "cpu/plant/cpu.cfs_quota_us", "150000"),
+    ],
+    ids=["its own", "of the group above", "cgroup 1"],
+)
+def test_a_quota_of_the_processs_group_counts_as_systemd_sets_it_without_a_container(
+    tmp_path, monkeypatch, line, file, quota
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    own = tmp_path / "own"
+    own.write_text(f"1:name=systemd:/\n{line}\n")
+    group = (tmp_path / file).parent
+    group.mkdir(parents=True)
+    (tmp_path / file).write_text(f"{quota}\n")
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+
+    assert usable_cores(tmp_path, own) == 2
+
+
 def test_a_misspelt_variable_is_noticed_in_the_environment_and_in_the_env_file(monkeypatch, tmp_path):
     monkeypatch.setenv("RUL_MAX_BATCH", "1")
     (tmp_path / ".env").write_text("RUL_REQEST_TIMEOUT_SECONDS=1\nRUL_PORT=1\nGRAFANA_PORT=1\n")
