@@ -101,13 +101,13 @@ def _run_uvicorn(settings: Settings) -> int:
     from service.core.bundles import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
 
     with (
-        _held_port(settings.host, settings.port) as (_, port),
+        _held_port(settings.host, settings.port) as (address, port),
         _held_port(settings.host, settings.grpc_port) as (_, grpc_port),
     ):
         ports = {"port": port, "grpc_port": grpc_port}
     settings = settings.model_copy(update=ports)
     load_bundles(settings)  # stop here at a damaged bundle, which BentoML's supervisor would retry forever
-    arguments = ["serve", SERVICE, "--host", settings.host, "--port", str(settings.port)]
+    arguments = ["serve", SERVICE, "--host", address, "--port", str(settings.port)]
     os.environ.update(settings.as_environment())
     os.execv(sys.executable, [sys.executable, "-m", BENTOML, *arguments])  # noqa: S606 our own arguments
 

@@ -15,12 +15,15 @@ LAME_DUCK_SECONDS = 60
 STEP_SECONDS = 25
 
 
-@pytest.mark.parametrize("host", ["localhost", "::"])
-def test_a_service_listens_on_a_name_and_on_ipv6_and_answers_by_ipv4(host, tiny_bundle, tmp_path):
+@pytest.mark.parametrize(
+    ("host", "front_end"), [("localhost", "envoy"), ("localhost", "uvicorn"), ("::", "envoy")]
+)
+def test_a_service_listens_on_a_name_and_on_ipv6_and_answers_by_ipv4(host, front_end, tiny_bundle, tmp_path):
     if host == "::" and not has_ipv6():
         pytest.skip("this machine has no IPv6")
 
-    with running(tmp_path, str(tiny_bundle.path), host=host, store="false") as server:
+    given = {"host": host, "front_end": front_end, "store": "false"}
+    with running(tmp_path, str(tiny_bundle.path), **given) as server:
         assert server.ask("GET", "/readyz").is_success
 
 
