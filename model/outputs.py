@@ -30,8 +30,11 @@ def output_format(
     """Choose the format of an output: the given one, that of its suffix, or `default` without one.
 
     Raises:
-        BadParameter: the suffix says another format or one that is not written, or Parquet has no file.
+        BadParameter: the output is "-", its suffix says another format or one that is not written, or Parquet
+            has no file.
     """
+    if output == Path("-"):
+        raise typer.BadParameter("without --output, standard output is written", param_hint="--output")
     suffix = "" if output is None else output.suffix.lower()
     named = suffixes.get(suffix, form) if suffix else form or default
     if named is None or suffix in NOT_WRITTEN or named is not (form or named):

@@ -30,7 +30,6 @@ class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     # Well-formed, but not checked. Callers in this process give `readings` as an array [T, F] with NaN.
-
     unit: str | int | None = None
     last_cycle: float | None = None
     columns: dict[str, list[float | None]] | None = None

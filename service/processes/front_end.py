@@ -50,7 +50,10 @@ def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
         raise FrontEndFailed(f"the Envoy front end cannot run here: {obstacle}; use --front-end uvicorn")
     if settings.front_end is not FrontEnd.AUTO:
         return settings.front_end
-    return FrontEnd.UVICORN if obstacle else FrontEnd.ENVOY
+    if not obstacle:
+        return FrontEnd.ENVOY
+    logs.logger().warning("Envoy cannot run here", reason=obstacle, grpc_port=settings.grpc_port)
+    return FrontEnd.UVICORN
 
 
 def _obstacle_to_envoy() -> str:
@@ -81,9 +84,9 @@ def run(settings: Settings) -> int:
         store_url(settings.store_url.get_secret_value())
     for name in settings.bundle_names():  # otherwise a worker would fail, with a line of Envoy's
         read_bundle(find_bundle(name), public_key=settings.bundle_public_key)
+    logs.configure(level=settings.log_level, log_format=settings.log_format)
     front_end = choose(settings)
     check_certificates(settings, front_end)
-    logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:
         schedule_as_batch()
     if not settings.asks_for_keys() and not settings.is_local():

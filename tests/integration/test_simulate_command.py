@@ -93,6 +93,7 @@ def test_the_same_seed_writes_the_same_bytes(simulate):
         ("--format csv --output units.parquet", "expected .csv, .txt, got .parquet"),
         ("--output units.xlsx", "expected .csv, .txt, .parquet, .pq, .json, got .xlsx"),
         ("--format csv --output units.xlsx", "expected .csv, .txt, got .xlsx"),
+        ("--output -", "without --output, standard output is written"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_writes_nothing(simulate, options, words, tmp_path, monkeypatch):

@@ -34,7 +34,11 @@ pytestmark = pytest.mark.usefixtures("no_settings")
     ],
 )
 def test_what_is_asked_for_is_chosen_else_envoy_where_it_can_run(asked, obstacle, chosen):
-    assert front_end.choose(Settings(front_end=asked), obstacle=obstacle) is chosen
+    with capture_logs() as logged:
+        assert front_end.choose(Settings(front_end=asked), obstacle=obstacle) is chosen
+
+    changed = asked is FrontEnd.AUTO and chosen is FrontEnd.UVICORN
+    assert [event["reason"] for event in logged] == [obstacle] * changed
 
 
 def test_a_worker_may_write_its_last_predictions_and_traces_before_it_is_killed():
