@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
+from export.comparison import Model, compare, comparison_table, verdict
 from export.evaluation_windows import (
     answer_lives,
     is_training_data,
@@ -60,6 +62,8 @@ has the errors of cross-validation.
 Example: rul evaluate bundles/mine --fleet fleet.toml --data new_units.csv --plot pictures
 
 Example: rul evaluate fd001 --data test_FD001.txt --rul RUL_FD001.txt
+
+Example: rul evaluate bundles/new --against bundles/old --fleet fleet.toml --data new_units.csv
 """
 
 TRUNCATIONS: Final = 20
@@ -94,6 +98,9 @@ def evaluate(
             help="True RULs of units that did not fail: one number a line, or CSV with unit and rul."
         ),
     ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another bundle: compare the errors of both on the same windows.")
+    ] = None,
     truncations: Annotated[int, typer.Option(help="Windows per unit.", min=1)] = TRUNCATIONS,
     seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
     plot: Annotated[
@@ -102,7 +109,6 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a bundle; see HELP."""
-    from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
     from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
 
     if plot is not None:
@@ -111,24 +117,46 @@ def evaluate(
                 "pictures show whole lives: give one of both", param_hint="--rul / --plot"
             )
         require_matplotlib()
-    session, manifest = open_bundle(find_bundle(bundle))
-    kind = matching_fleet(manifest, fleet)
+    (session, manifest), kind = _opened(bundle, fleet)
+    rival = None if against is None else _opened(against, fleet)[0]
     trajectories = inspected_trajectories(data, kind, fleet=fleet, true_ruls=rul is not None)
     units: list[Trajectory] = []
     if rul is not None:
         truth = read_true_ruls(rul, [unit.unit for unit in trajectories])
-        windows = last_windows(trajectories, truth, context=manifest.context)
+        cut = partial(last_windows, trajectories, truth)
     else:
         units = with_known_failure(session, manifest, trajectories, kind, instead=GIVE_RULS)
-        rng = np.random.default_rng(seed)
-        windows = truncated_windows(
-            units, length=manifest.context, per_unit=truncations, rng=rng, shortest=kind.shortest
-        )
-    Console().print(*_window_tables(session, manifest, _answered(windows, manifest)), sep="\n")
+        cut = partial(_cut, units, per_unit=truncations, seed=seed, shortest=kind.shortest)
+    windows = _answered(cut(context=manifest.context), manifest)
+    Console().print(*_window_tables(session, manifest, windows), sep="\n")
     if units:
         _judge_lives(session, manifest, units, plot)
     if is_training_data(manifest, data, kind):
         tell(CAUTION)
+    if against is not None and rival is not None:
+        _compare((bundle, against), ((session, manifest), rival), cut)
+        if is_training_data(rival[1], data, kind):
+            tell(f"Warning: this data trained {against}, so its error is too low.")
+
+
+def _opened(bundle: str, fleet: str) -> tuple[Model, Fleet]:
+    from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
+
+    model = open_bundle(find_bundle(bundle))
+    return model, matching_fleet(model[1], fleet)
+
+
+def _compare(bundles: tuple[str, str], models: tuple[Model, Model], cut: Callable[..., WindowSet]) -> None:
+    """Print which of two bundles has the smaller error."""
+    compared = compare(*models, cut)
+    Console().print(comparison_table(bundles, compared))
+    say(verdict(bundles, compared.difference))
+
+
+def _cut(units: Sequence[Trajectory], *, context: int, per_unit: int, seed: int, shortest: int) -> WindowSet:
+    """Cut windows of any length at the same random cycles."""
+    rng = np.random.default_rng(seed)
+    return truncated_windows(units, length=context, per_unit=per_unit, rng=rng, shortest=shortest)
 
 
 def _answered(windows: WindowSet, manifest: Manifest) -> WindowSet:

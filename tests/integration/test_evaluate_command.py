@@ -1,5 +1,6 @@
 """`rul evaluate` on a real bundle: what it says and what it draws."""
 
+import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -10,12 +11,14 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
+from export import evaluate_cli
+from export.comparison import compare, verdict
 from export.evaluate_cli import bands_table
 from export.evaluation_pictures import trajectory_picture
 from export.evaluation_windows import answer_lives, life_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
-from model.dataset import answerable
+from model.dataset import answerable, truncated_windows
 from model.domain import InvalidData
 from model.evaluation import Figure
 from model.fleet import FailureRule, fleet_toml
@@ -160,6 +163,88 @@ def test_windows_that_all_miss_too_many_readings_are_one_line(tiny_bundle, tmp_p
 
     assert isinstance(result.exception, InvalidData)
     assert "expected windows with at most 50% of their readings missing" in str(result.exception)
+
+
+@pytest.fixture
+def rival(tiny_bundles):
+    """Another model of the same pumps."""
+    return tiny_bundles("amnl")
+
+
+def row(result, title):
+    """The numbers of the last row of a table with this title."""
+    [*_, line] = [line for line in result.stdout.splitlines() if title in line]
+    return [
+        float(number) for number in re.findall(r"-?[0-9]+\.[0-9]+", line.partition("│")[2].partition("│")[2])
+    ]
+
+
+def test_two_bundles_are_compared_on_the_windows_that_the_first_is_judged_by(
+    tiny_bundle, rival, tmp_path, monkeypatch
+):
+    data, fleet = write_pumps(tmp_path, units=7, seed=21)
+    for name, bundle in {"[new]": tiny_bundle, "old": rival}.items():
+        (tmp_path / name).symlink_to(bundle.path)
+    monkeypatch.chdir(tmp_path)
+
+    result = rul(
+        "evaluate", "[new]", "--against", "old", "--data", data, "--fleet", fleet, "--truncations", 5
+    )
+
+    assert result.exit_code == 0, result.exception
+    assert "RMSE of 35 windows, cycles, RUL capped at 40" in result.stdout
+    (new, *_), (old, *_) = row(result, "│ [new] "), row(result, "│ old ")
+    difference, low, high = row(result, "difference, units in pairs")
+    assert new == pytest.approx(row(result, "│ RMSE, cycles")[0], abs=6e-3)
+    assert difference == pytest.approx(new - old, abs=0.011)
+    assert low <= difference <= high < 0
+    assert "\n[new] has the smaller error.\n" in result.stdout
+
+
+def test_a_bundle_of_other_columns_is_no_rival(evaluate):
+    result = evaluate("--against", "fd001")
+
+    assert isinstance(result.exception, InvalidData)
+    assert "'fd001' reads setting_1" in str(result.exception)
+    assert result.stdout == ""
+
+
+def test_a_rival_that_was_trained_on_the_data_has_too_low_an_error(evaluate, rival, monkeypatch):
+    monkeypatch.setattr(evaluate_cli, "is_training_data", lambda manifest, *_: manifest.network == "amnl")
+
+    result = evaluate("--truncations", 2, "--against", rival.path)
+
+    assert f"Warning: this data trained {rival.path}, so its error is too low." in result.stderr
+
+
+def test_models_of_other_lengths_and_caps_are_compared_at_the_same_cycles_up_to_the_lower_cap(opened):
+    session, manifest = opened
+    units, ends = pumps(units=4, seed=21), []
+
+    def cut(*, context):
+        rng = np.random.default_rng(0)
+        windows = truncated_windows(units, length=context, per_unit=6, rng=rng)
+        ends.append(windows.last_cycle.tolist())
+        return windows
+
+    found = compare(opened, (session, manifest.model_copy(update={"context": 4, "cap": 20.0})), cut)
+
+    assert ends[0] == ends[1]
+    assert (found.cap, found.windows) == (20.0, 24)
+    assert found.rmse[0].value != found.rmse[1].value
+    assert found.difference.value == pytest.approx(found.rmse[0].value - found.rmse[1].value)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (-0.2, 0.1, "The difference may be chance: its 95 % interval includes 0."),
+        (-0.2, -0.1, "new has the smaller error."),
+        (0.1, 0.2, "old has the smaller error."),
+    ],
+)
+def test_a_difference_says_which_bundle_has_the_smaller_error(low, high, said):
+    assert verdict(("new", "old"), Figure((low + high) / 2, low, high)) == said
 
 
 def test_pictures_of_lives_and_true_ruls_exclude_each_other(evaluate, tmp_path):
