@@ -1,12 +1,14 @@
-"""Programs outside pip that some tests use; `tools/install-system` installs them."""
+"""What a machine has: programs outside pip, which `tools/install-system` installs, and IPv6."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -84,3 +86,11 @@ def _missing(name: str) -> NoReturn:
     if os.environ.get(REQUIRED):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has the address ::1, which many containers lack."""
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False

@@ -100,12 +100,11 @@ def test_a_service_starts_without_standard_streams(tiny_bundle, tmp_path):
         assert server.stop() == 0
 
 
-def test_bentomls_server_starts_for_a_user_without_a_home(tiny_bundle, tmp_path):
+def test_bentomls_server_listens_on_a_name_and_starts_for_a_user_without_a_home(tiny_bundle, tmp_path):
     command = ("env", "--unset=BENTOML_HOME", "HOME=/dev/null", RUL, "serve")
+    given = {"host": "localhost", "front_end": "uvicorn", "store": "false"}
 
-    with running(
-        tmp_path, str(tiny_bundle.path), command=command, front_end="uvicorn", store="false"
-    ) as server:
+    with running(tmp_path, str(tiny_bundle.path), command=command, **given) as server:
         assert server.ask("GET", "/readyz").is_success
 
 

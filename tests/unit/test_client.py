@@ -27,6 +27,7 @@ from rul_client.readings import Window, windows_of, windows_per_request
 from rul_client.retries import ATTEMPTS, MAX_PAUSE_SECONDS
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
+from tests.programs import has_ipv6
 
 URL = "http://rul.test:3000"
 PREDICTION = {
@@ -558,14 +559,6 @@ async def test_options_that_no_service_reads_are_refused_by_either_transport_bef
         ):
             with pytest.raises(RulError, match=line):
                 await asked
-
-
-def has_ipv6() -> bool:
-    """Whether this machine has the address ::1, which many containers lack."""
-    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::1", 0))
-        return True
-    return False
 
 
 IPV6 = pytest.param("[::1]", marks=pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6"))
