@@ -71,6 +71,8 @@ async def client(tmp_path, request):
     store = {"store": True, "store_url": SecretStr(f"sqlite:///{tmp_path}/rul.db")}
     settings = {"max_pending_windows": 1000} | store | getattr(request, "param", {})
     async with serving("fd001", keys_file=key_file(tmp_path, KEY), **settings) as service:
+        while (await service.client.get("/v1/units")).status_code == 503:
+            pass  # the database is being made
         document = (await service.client.get("/openapi.json")).json()
         yield Client(service.client, document)
 

@@ -118,11 +118,13 @@ async def test_a_request_that_the_store_fails_is_logged_with_the_reason_that_its
     stream, tmp_path
 ):
     async with keeping(tmp_path) as service:
+        while (await service.http.get("/v1/units")).status_code == 503:
+            pass  # the database is being made
         with closing(sqlite3.connect(tmp_path / "rul.db")) as connection:
             connection.execute("ALTER TABLE units RENAME TO other")
         reply = await service.http.get("/v1/units")
 
-    (line,) = events(stream, "request refused")
+    line = events(stream, "request refused")[-1]
     assert (line["error"], line["cause"]) == ("StoreUnavailable", "no such table: units")
     assert "no such table" not in reply.text
 
