@@ -1,4 +1,4 @@
-"""What a machine has: programs outside pip, which `tools/install-system` installs, and IPv6."""
+"""Facts about the machine: its programs outside pip, which `tools/install-system` installs, and IPv6."""
 
 from __future__ import annotations
 

@@ -21,9 +21,8 @@ def main() -> None:
     arbiter = library.Arbiter
     os.environ.setdefault("BENTOML_DO_NOT_TRACK", "true")  # its server reports starts and use to its maker
     with service_folder() as folder:
-        os.environ.setdefault(
-            "BENTOML_HOME", str(folder / "home")
-        )  # it makes folders there, and keeps nothing
+        # It makes folders there, and keeps nothing.
+        os.environ.setdefault("BENTOML_HOME", str(folder / "home"))
         sockets = {"endpoint": f"ipc://{folder}/control", "pubsub_endpoint": f"ipc://{folder}/events"}
 
         def private(watchers: list[Any], **options: Any) -> Any:  # noqa: ANN401 circus's

@@ -160,7 +160,8 @@ def _reason(status: int) -> str:
     """Say why a process ended before it listened."""
     if status >= 0:
         return "its log has the reason"
-    return f"it was killed by {signal.Signals(-status).name}, usually for memory: see `dmesg`"
+    for_memory = ", usually for memory" if status == -signal.SIGKILL else ""
+    return f"it was killed by {signal.Signals(-status).name}{for_memory}: see `dmesg`"
 
 
 @contextmanager

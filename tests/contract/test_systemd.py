@@ -56,7 +56,7 @@ def test_every_setting_that_the_unit_names_is_one():
     assert {*named} - {"RUL_"} <= {*map(variable_of, Settings.model_fields)}
 
 
-def test_the_store_is_in_the_state_directory(monkeypatch):
+def test_the_store_is_in_the_state_directory():
     [variables], [folder] = directives()["Environment"], directives()["StateDirectory"]
 
     assert "XDG_STATE_HOME=%S" in variables.split()
@@ -80,7 +80,6 @@ def test_systemd_accepts_the_unit_and_calls_its_exposure_ok(tmp_path):
     unit.write_text(UNIT.read_text("utf-8").replace("/opt/rulserve/bin", installed), "utf-8")
 
     said = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=True).stderr
-    assert [
-        line for line in said.splitlines() if UNIT.name in line
-    ] == []  # others are about units of the machine
+    of_unit = [line for line in said.splitlines() if UNIT.name in line]  # others are about the machine's
+    assert of_unit == []
     output_of(analyze, "security", "--offline=true", f"--threshold={MOST_EXPOSURE}", unit)

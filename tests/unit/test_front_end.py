@@ -130,7 +130,11 @@ def test_a_host_that_is_not_this_machine_is_an_error():
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(1, "its log has the reason"), (-signal.SIGKILL, "SIGKILL, usually for memory: see `dmesg`")],
+    [
+        (1, "its log has the reason"),
+        (-signal.SIGKILL, "SIGKILL, usually for memory: see `dmesg`"),
+        (-signal.SIGSEGV, "SIGSEGV: see `dmesg`"),
+    ],
 )
 async def test_a_start_that_is_killed_has_its_signal_as_the_reason(status, said, tmp_path):
     server = EnvoyServer(
