@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from rul_client.address import Tls, is_loopback
-from rul_client.errors import KEY_HINT, RemoteFailed, Retryable, Unreachable
+from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable, Unreachable
 from rul_client.http import TIMEOUT_SECONDS, ssl_context
 from rul_client.readings import Unit, Window, name_of
 from service.proto import rul_v1_pb2 as pb
@@ -25,6 +25,7 @@ TEMPORARY: Final = (
     grpc.StatusCode.CANCELLED,  # a proxy resets a call that was refused before its message had come
 )
 KEYS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+REJECTED: Final = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ABORTED)
 MAX_DETAIL: Final = 300
 
 
@@ -99,7 +100,7 @@ class Rpc:
             if ours and code in TEMPORARY:
                 after = str(trailing.get("grpc-retry-pushback-ms", ""))
                 raise Retryable(message, float(after) / 1000 if after.isdecimal() else None) from error
-            raise RemoteFailed(message) from error
+            raise (Rejected if ours and code in REJECTED else RemoteFailed)(message) from error
 
 
 def plain(message: Message) -> dict[str, Any]:

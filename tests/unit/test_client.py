@@ -21,7 +21,7 @@ from model.domain import InvalidData
 from rul_client.address import chosen_key, in_path, is_loopback
 from rul_client.answers import Warned
 from rul_client.api import AsyncClient, Client
-from rul_client.errors import RemoteFailed, RulError
+from rul_client.errors import Rejected, RemoteFailed, RulError
 from rul_client.grpc import TEMPORARY, grpc_channel
 from rul_client.readings import Window, windows_of, windows_per_request
 from rul_client.retries import ATTEMPTS, MAX_PAUSE_SECONDS
@@ -844,6 +844,12 @@ async def test_grpc_waits_for_a_server_that_was_there_before():
 
     assert len(answers) == 1
     assert stub.pauses == [0.5]
+
+
+@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND", "ABORTED"])
+async def test_what_the_service_rejects_by_grpc_is_told_from_its_failures_as_by_http(code):
+    with pytest.raises(Rejected, match=code):
+        await Stub(refusal(grpc.StatusCode[code], details="cycle 7 is stored with other values")).ask()
 
 
 async def test_a_grpc_refusal_is_one_line():
