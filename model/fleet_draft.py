@@ -95,7 +95,9 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
     )
     rows = [own[np.argsort(cycle[own], kind="stable")] for own in rows]
     others = {k: v for k, v in numbered.items() if k != cycle_column}
-    marked = next((m for k, v in others.items() if k not in dates and (m := failure_mark(k, v, rows))), None)
+    by_name = sorted(others.keys(), key=lambda name: not words_of(name) & FAILED_WORDS)
+    marks = (failure_mark(name, others[name], rows) for name in by_name if name not in dates)
+    marked = next(filter(None, marks), None)
     failed = _failed(marked, columns, rows)
     spans = [float(cycle[own[-1]] - cycle[own[0]] + 1) for own in failed]
     suggested = suggest(tuple(float(value) for value in np.quantile(spans, QUANTILES)))
@@ -189,7 +191,7 @@ def guess_cycle(
 def failure_mark(name: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> FailureRule | None:
     """Return the failure rule of a column that changes only in the last row of some units.
 
-    If its name has one of `FAILED_WORDS`, it may change in their last rows.
+    If its name has one of `FAILED_WORDS`, it may change in their last rows, and one unit is enough.
     """
     several = bool(words_of(name) & FAILED_WORDS)
     found = None if isinstance(values, list) else _of_last_rows(values, rows, several=several)
@@ -207,7 +209,8 @@ def _of_last_rows(values: FloatArray, rows: Sequence[IntArray], *, several: bool
     for bound, mark in (("at_least", float(known[-1])), ("at_most", float(known[0]))):
         marked = values == mark
         at_end = [int(marked[own][::-1].argmin()) for own in rows]  # 0 if all are marked
-        if np.count_nonzero(at_end) >= 2 and sum(at_end) == marked.sum() and (several or max(at_end) == 1):
+        enough = np.count_nonzero(at_end) >= (1 if several else 2)
+        if enough and sum(at_end) == marked.sum() and (several or max(at_end) == 1):
             return bound, mark
     return None
 

@@ -12,10 +12,11 @@ from rul_client.commands.outcomes import outcomes
 from rul_client.commands.predict.cli import predict
 from rul_client.commands.score.cli import score
 from rul_client.commands.top.cli import top
+from rul_client.commands.trajectories import trajectories
 
 
 def register(app: typer.Typer) -> None:
-    """Add `predict`, `score`, `explain`, `outcomes`, `bench`, `top`, `demo` and `models`."""
-    for command in (predict, score, explain, outcomes, bench, top, demo):
+    """Add `predict`, `score`, `explain`, `outcomes`, `trajectories`, `bench`, `top`, `demo` and `models`."""
+    for command in (predict, score, explain, outcomes, trajectories, bench, top, demo):
         app.command()(command)
     app.add_typer(models, name="models")

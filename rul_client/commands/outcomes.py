@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import csv
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -31,6 +31,9 @@ from rul_client.address import (
 from rul_client.commands.options import refuse_options
 from rul_client.commands.output import csv_cell
 from service.store.url import SQLITE, InvalidStoreUrl, store_url
+
+if TYPE_CHECKING:
+    from service.store.database import Database
 
 
 class ReportFormat(StrEnum):
@@ -102,23 +105,30 @@ def outcomes(
 
 
 def _accuracy(store: str | None, since: datetime | None) -> list[dict[str, Any]]:
+    from service.store.report import report  # noqa: PLC0415 as above
+
+    with opened_store(store, "comparing predictions with outcomes") as database:
+        found = report(database, since=None if since is None else since.timestamp())
+    return [{name: version[name] for name in COLUMNS} for version in found]
+
+
+@contextmanager
+def opened_store(store: str | None, status: str) -> Generator[Database]:
+    """Open the store at an address, by default that of the service; show what is done with it meanwhile."""
     from service.errors import StoreUnavailable  # noqa: PLC0415 as above
     from service.settings import Settings  # noqa: PLC0415 as above
     from service.store.database import Database, engine_of  # noqa: PLC0415 loads SQLAlchemy
-    from service.store.report import report  # noqa: PLC0415 as above
     from service.store.rows import reason_of  # noqa: PLC0415 as above
 
     given = Settings.read().store_url.get_secret_value() if store is None else store
     url = store_url(given, name="RUL_STORE_URL" if store is None else "--store")
-    status = Console(stderr=True).status("comparing predictions with outcomes")
-    with closing(Database(engine_of(existing(url)))) as opened, status:
+    with closing(Database(engine_of(existing(url)))) as opened, Console(stderr=True).status(status):
         try:
-            found = report(opened, since=None if since is None else since.timestamp())
+            yield opened
         except StoreUnavailable as error:
             if error.__cause__ is None:
                 raise
             raise StoreUnavailable(f"the store does not answer: {reason_of(error)}") from error
-    return [{name: version[name] for name in COLUMNS} for version in found]
 
 
 def _print(rows: Sequence[dict[str, Any]], form: ReportFormat | None) -> None:

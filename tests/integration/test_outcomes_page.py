@@ -4,6 +4,7 @@ import json
 import re
 import sqlite3
 import stat
+import tomllib
 from contextlib import closing
 
 import httpx
@@ -17,7 +18,7 @@ from tests.programs import ROOT, bash_blocks, pasted
 from tests.waiting import wait_until
 
 PAGE = ROOT / "docs" / "outcomes.md"
-FEED, REPORT, BACKUP, RESTORE = bash_blocks(PAGE)
+FEED, REPORT, TRAIN, BACKUP, RESTORE = bash_blocks(PAGE)
 SECONDS = 60
 
 
@@ -74,6 +75,25 @@ def test_the_commands_of_the_page_answer_as_it_says(service):
 
 def store_of(service):
     return f"sqlite:///{service.log.parent}/state/rulserve/rulserve.db"
+
+
+def test_stored_readings_and_failures_become_a_file_and_the_fleet_that_trains_on_it(service):
+    body = {
+        "model": "fd001",
+        "cycles": [191, 192],
+        "columns": {"sensor_2": [643.5, 644.0], "sensor_3": [1601.2, 1602.9]},
+        "store": False,
+    }
+    for unit in ("17", "19"):
+        assert service.ask("POST", f"/v1/units/{unit}/cycles", json=body).status_code == 200
+
+    typed(TRAIN.replace("rul trajectories", f"rul trajectories --store {store_of(service)}"), service)
+
+    header, *rows = (service.log.parent / "units.csv").read_text("utf-8").splitlines()
+    assert header.startswith("unit,cycle,failed,setting_1")
+    assert [row[:9] for row in rows] == ["17,191,0,", "17,192,1,", "19,191,0,", "19,192,0,"]
+    failure = tomllib.loads((service.log.parent / "engines.toml").read_text("utf-8"))["failure"]
+    assert failure == {"column": "failed", "at_least": 1.0}
 
 
 def test_a_copy_of_a_store_in_use_is_restored_by_the_commands_of_the_page(service, tmp_path):

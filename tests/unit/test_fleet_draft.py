@@ -328,6 +328,19 @@ def test_only_a_column_named_for_it_may_say_in_several_last_rows_that_a_unit_fai
         assert draft.left_out == ((name, f"the answer: {because}"),)
 
 
+def test_a_column_named_for_it_says_which_units_failed_before_others_and_of_one_unit(tmp_path):
+    table = [
+        (unit, day, (7 * day + unit) % 31, int(day == 31), int(day == 31 and unit == 4))
+        for unit in range(5) for day in range(1, 32)
+    ]  # fmt: skip
+
+    draft = draft_fleet(
+        [write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow", "valve", "failed"))]
+    )
+
+    assert (draft.failed, draft.failure) == (1, FailureRule("failed", at_least=1.0))
+
+
 @given(
     st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True),
     st.text(min_size=1),
