@@ -46,6 +46,7 @@ OPTIONS: Final = {
 NOT_GRANTED: Final = "42501"
 """PostgreSQL's code for a missing privilege."""
 UNREADABLE: Final = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
+NOT_PERMITTED: Final = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
 
 
 class Database:
@@ -135,6 +136,11 @@ class Database:
         try:
             yield
         except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
+            if _sqlite_code(error) in NOT_PERMITTED:
+                raise StoreUnavailable(
+                    f"the file of the store cannot be opened or written ({reason_of(error)}): the user of "
+                    "the service must be able to write it, its log (-wal, -shm) and their folder"
+                ) from None
             raise StoreUnavailable(NO_ANSWER) from error
         except ProgrammingError as error:
             if getattr(error.orig, "sqlstate", None) == NOT_GRANTED:
@@ -233,7 +239,7 @@ def _change_tables(connection: Connection) -> None:
         reason = str(error.orig).partition("\n")[0]
         raise StoreUnavailable(
             f"the database does not let the store create or migrate its tables ({reason}): RUL_STORE_URL "
-            "needs a role that owns them and may create tables"
+            "needs a role that owns them and may create tables; restore a backup into an empty database"
         ) from None
     check_revision(connection)
 

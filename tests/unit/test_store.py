@@ -277,6 +277,21 @@ def test_a_folder_that_cannot_be_made_is_an_unavailable_store(tmp_path):
         Store.open(f"sqlite:///{tmp_path}/file/rul.db", [FD001])
 
 
+def test_a_file_that_cannot_be_opened_is_reported_with_the_rights_that_it_needs(tmp_path):
+    with pytest.raises(StoreUnavailable, match=r"unable to open.*-wal.*folder"):
+        Store.open(f"sqlite:///{tmp_path}")
+
+
+def test_a_file_that_cannot_be_written_is_reported_with_the_rights_that_it_needs(store):
+    def refuse_writes(connection):
+        connection.connection.driver_connection.execute("PRAGMA query_only = ON")
+
+    event.listen(store._engine, "begin", refuse_writes)
+
+    with pytest.raises(StoreUnavailable, match=r"readonly.*-wal.*folder"):
+        store.write([row()])
+
+
 def test_old_predictions_are_deleted_with_their_units_and_outcomes(store):
     store.write([row("old", at=1000.0), row("young", at=3000.0)])
     store.take_outcome(failure(unit="old", recorded_at=1500.0), replace=False)
