@@ -193,11 +193,13 @@ class AsyncStore:
         Raises:
             UnknownUnit: nothing is stored of it.
         """
-        await self._catch_up(self._offered())
-        deleted = await self.ask(lambda store: store.delete(key))
+        deleted = await self._ask_twice(lambda store: store.delete(key))
         if deleted is None:
             raise _unknown(key)
-        return deleted
+        until = time()
+        await self._catch_up(self._offered())  # other workers may write predictions of deleted readings
+        late = await self.ask(lambda store: store.delete(key, until=until))
+        return DeletedRows(deleted.readings, deleted.predictions + (late.predictions if late else 0))
 
     async def rename(self, key: UnitKey, to: str) -> None:
         """Rename a unit with all of its rows.

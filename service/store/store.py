@@ -147,10 +147,7 @@ class Store(Database):
             raise RowsRefused(f"the database rejects at least one of {len(rows)} predictions") from error
 
     def purge(self, before: float) -> Iterator[None]:
-        """Delete units, outcomes, readings and predictions before this time; yield after each transaction.
-
-        An outcome is deleted with its unit.
-        """
+        """Delete what is before this time, outcomes with their unit; yield after each transaction."""
         self.analyze()
         with self.writing() as connection:
             connection.execute(delete(UNITS).where(UNITS.c.predicted_at < before))
@@ -203,12 +200,15 @@ class Store(Database):
             accuracy = {} if outcome is None else _accuracy(connection, versions, outcome)
         return History(outcome, versions, page, readings, accuracy)
 
-    def delete(self, key: UnitKey) -> DeletedRows | None:
-        """Delete a unit with all of its rows; return None if there are none."""
+    def delete(self, key: UnitKey, *, until: float | None = None) -> DeletedRows | None:
+        """Delete a unit with its rows, or its predictions until a time; return None if there are none."""
+        rows = {table: of_unit(table, key) for table in _TABLES}
+        if until is not None:
+            rows = {table: rows[table] & (table.c.predicted_at <= until) for table in (UNITS, PREDICTIONS)}
         with self.writing() as connection:
             _exclude(connection, key.unit)
-            counts = [connection.execute(delete(of).where(of_unit(of, key))).rowcount for of in _TABLES]
-        return DeletedRows(readings=counts[3], predictions=counts[1]) if any(counts) else None
+            counts = [connection.execute(delete(table).where(of)).rowcount for table, of in rows.items()]
+        return DeletedRows(readings=sum(counts[3:]), predictions=counts[1]) if any(counts) else None
 
     def rename(self, key: UnitKey, to: str) -> bool | None:
         """Rename a unit, also to its own name; return False if another unit has it, None if unknown."""

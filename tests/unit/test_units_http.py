@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from contextlib import nullcontext
+from time import time
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from service.store import async_store
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.recorder import Recorder
-from service.store.rows import DeletedRows, History, Stretch, UnitKey
+from service.store.rows import DeletedRows, History, ModelVersion, Stretch, UnitKey
 from service.store.schema import OUTCOMES
+from service.store.store import Store
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import json_window, keeping, message_window
 from tests.oip import json_request
@@ -347,31 +349,49 @@ async def test_a_decision_waits_for_the_prediction_that_another_worker_is_writin
     await store.close(20)
 
 
-@pytest.mark.parametrize("change", ["delete", "rename"])
-async def test_a_unit_is_changed_once_other_workers_have_written_what_they_had(change):
+async def test_a_unit_is_renamed_once_other_workers_have_written_what_they_had():
     store, progress, settled = LateStore(), Progress((0, 0), (7, 5)), []
     asking = started(store, lag_seconds=20, progress=progress)
-    key = UnitKey("", "fake", "17")
-    store.delete = lambda key: settled.append(progress.rows[1, 1]) or DeletedRows(0, 0)
     store.rename = lambda key, to: settled.append(progress.rows[1, 1]) or True
 
-    await (asking.delete(key) if change == "delete" else asking.rename(key, "18"))
+    await asking.rename(UnitKey("", "fake", "17"), "18")
 
     assert settled == [7]
+    await asking.close(20)
+
+
+async def test_predictions_that_other_workers_write_after_the_deletion_of_their_unit_are_deleted_too(
+    tmp_path,
+):
+    late = ("fake", "17", "", 9, 50.0, 45.0, 55.0, "estimated", "healthy", time(), None, None, "1")
+    kept = Store.open(f"sqlite:///{tmp_path}/rul.db", [ModelVersion("fake", "1", 125.0, 0.9)])
+    newer = (*late[:3], 1, *late[4:9], 4e9, *late[10:])  # of a new unit of this name
+    kept.write([(*late[:3], 8, *late[4:])])
+    progress = Progress((0, 0), (7, 5), write=lambda: kept.write([late, newer]))
+    asking = started(kept, lag_seconds=20, progress=progress)
+    key = UnitKey("", "fake", "17")
+
+    deleted = await asking.delete(key)
+
+    assert deleted == DeletedRows(readings=0, predictions=2)
+    left = await asking.history(key, limit=9, before=None)
+    assert [row["last_cycle"] for row in left.predictions] == [1]
     await asking.close(20)
 
 
 class Progress:
     """Rows of this worker and of another."""
 
-    def __init__(self, *rows):
+    def __init__(self, *rows, write=lambda: None):
         self.rows = np.array(rows, dtype=float)
         self.own = self.rows[0]
         self.looks = 0
+        self.write = write
 
     def each_living(self):
         self.looks += 1
-        if self.looks > 3:  # the other worker writes
+        if self.looks > 3 and self.rows[1, 1] != self.rows[1, 0]:  # the other worker writes
+            self.write()
             self.rows[1, 1] = self.rows[1, 0]
         return self.rows.copy()
 
