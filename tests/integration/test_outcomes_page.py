@@ -18,7 +18,7 @@ from tests.programs import ROOT, bash_blocks, pasted
 from tests.waiting import wait_until
 
 PAGE = ROOT / "docs" / "outcomes.md"
-FEED, REPORT, TRAIN, BACKUP, RESTORE = bash_blocks(PAGE)
+FEED, REPORT, TRAIN, BACKUP, RESTORE, _ = bash_blocks(PAGE)
 SECONDS = 60
 
 
@@ -102,8 +102,9 @@ def test_a_copy_of_a_store_in_use_is_restored_by_the_commands_of_the_page(servic
     restored.write_bytes(b"another file")
 
     of_sqlite, _ = BACKUP.split("pg_dump")
-    pasted(of_sqlite.replace("$HOME/.local/state/rulserve/rulserve.db", store), tmp_path)
+    said = pasted(of_sqlite.replace("$HOME/.local/state/rulserve/rulserve.db", store), tmp_path)
     (copy,) = tmp_path.glob("copy-*.db")
+    assert said == "ok\n"
     pasted(RESTORE.splitlines()[0].replace("copy-2026-01-31.db", copy.name), tmp_path, store=str(restored))
 
     with closing(sqlite3.connect(restored)) as connection:
