@@ -97,10 +97,13 @@ class Rpc:
             message = f"{self._url} answered {code.name}: {detail}" + KEY_HINT * (code in KEYS)
             if is_lost:
                 raise Retryable(message, may_be_done=True) from error
-            if ours and code in TEMPORARY:
-                after = str(trailing.get("grpc-retry-pushback-ms", ""))
+            after = str(trailing.get("grpc-retry-pushback-ms", ""))
+            # A full queue has a pause.
+            is_too_large = code is grpc.StatusCode.RESOURCE_EXHAUSTED and not after
+            if ours and code in TEMPORARY and not is_too_large:
                 raise Retryable(message, float(after) / 1000 if after.isdecimal() else None) from error
-            raise (Rejected if ours and code in REJECTED else RemoteFailed)(message) from error
+            is_rejected = ours and (is_too_large or code in REJECTED)
+            raise (Rejected if is_rejected else RemoteFailed)(message) from error
 
 
 def plain(message: Message) -> dict[str, Any]:

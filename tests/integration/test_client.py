@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from rul_client.api import AsyncClient, Client
-from rul_client.errors import RemoteFailed
+from rul_client.errors import Rejected, RemoteFailed
 from tests.commands import write_pumps
 from tests.tiny_bundle import COLUMNS, pumps
 
@@ -81,6 +81,13 @@ def test_a_life_is_appended_explained_and_ended(client, url):
     assert client.outcome(unit, "failed", last).outcome.cycle == last
     assert client.unit(unit).outcome.kind == "failed"
     assert unit in [each.unit for each in client.fleet(state="failed").units]
+
+
+def test_a_request_that_is_too_large_is_refused_for_good(client):
+    many = range(40_000)
+
+    with pytest.raises(Rejected, match=r"413|RESOURCE_EXHAUSTED"):
+        client.append("large", {column.name: [1.0 for _ in many] for column in COLUMNS}, cycle=many)
 
 
 def test_a_prediction_that_is_not_stored_leaves_no_unit(client, file):

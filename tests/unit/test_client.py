@@ -22,7 +22,7 @@ from rul_client.address import chosen_key, in_path, is_loopback
 from rul_client.answers import Warned
 from rul_client.api import AsyncClient, Client
 from rul_client.errors import Rejected, RemoteFailed, RulError
-from rul_client.grpc import TEMPORARY, grpc_channel
+from rul_client.grpc import grpc_channel
 from rul_client.readings import Window, windows_of, windows_per_request
 from rul_client.retries import ATTEMPTS, MAX_PAUSE_SECONDS
 from service.proto import rul_v1_pb2 as pb
@@ -800,7 +800,9 @@ async def test_grpc_appends_readings():
 @pytest.mark.parametrize(
     "lost",
     [
-        *(refusal(code) for code in TEMPORARY),
+        refusal(grpc.StatusCode.UNAVAILABLE),
+        refusal(grpc.StatusCode.CANCELLED),
+        refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, **{"grpc-retry-pushback-ms": "500"}),
         refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="Stream removed"),
     ],
 )
@@ -846,7 +848,7 @@ async def test_grpc_waits_for_a_server_that_was_there_before():
     assert stub.pauses == [0.5]
 
 
-@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND", "ABORTED"])
+@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND", "ABORTED", "RESOURCE_EXHAUSTED"])
 async def test_what_the_service_rejects_by_grpc_is_told_from_its_failures_as_by_http(code):
     with pytest.raises(Rejected, match=code):
         await Stub(refusal(grpc.StatusCode[code], details="cycle 7 is stored with other values")).ask()
