@@ -13,8 +13,8 @@ from typing import Annotated, Final
 import typer
 
 from export.bundle import Manifest, find_bundle
+from export.fleets import write_fleet_of
 from model.domain import Trajectory
-from model.fleet import Fleet, fleet_of_schema, fleet_toml
 from model.outputs import output_format, whole_file, writing
 from model.simulation import json_columns, simulate
 
@@ -82,28 +82,12 @@ def simulate_command(
     keep = last_cycles or (manifest.context if form is OutputFormat.JSON else None)
     if keep is not None:
         made = [replace(t, cycles=t.cycles[-keep:], readings=t.readings[-keep:]) for t in made]
-    for file in filter(None, (output, fleet)):
-        with writing(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
+    if output is not None:
+        with writing(output):
+            output.parent.mkdir(parents=True, exist_ok=True)
     _write(made, manifest, form=form, output=output)
     if fleet is not None:
-        with whole_file(fleet) as part:
-            part.write_text(fleet_toml(fleet_of_bundle(manifest, form)), encoding="utf-8")
-
-
-def fleet_of_bundle(manifest: Manifest, form: OutputFormat) -> Fleet:
-    """Build the fleet that reads a bundle's simulated units."""
-    return replace(
-        fleet_of_schema(manifest.name, manifest.schema_of_columns),
-        format="parquet" if form is OutputFormat.PARQUET else "csv",
-        cap=manifest.cap,
-        context=manifest.context,
-        horizons=tuple(manifest.horizons),
-        nominal_coverage=manifest.nominal_coverage,
-        critical_below=manifest.health_bounds.critical_below,
-        degrading_below=manifest.health_bounds.degrading_below,
-        max_missing_fraction=manifest.max_missing_fraction,
-    )
+        write_fleet_of(manifest, fleet, form="parquet" if form is OutputFormat.PARQUET else "csv")
 
 
 def request_body(manifest: Manifest, trajectories: Sequence[Trajectory]) -> bytes:

@@ -75,6 +75,10 @@ class FailureRule:
         return next(row for row in rows[max(within, default=-1) + 1 :] if self.failed(values[row]))
 
 
+FAILED: Final = FailureRule("failed", at_least=1.0)
+"""The rule of files that `rul trajectories` writes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDefaults:
     """Fields of a fleet that a TOML file may omit."""

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from model.cycle_numbers import is_cycle, number_within
 from model.domain import LARGEST_CYCLE, Column, FloatArray, IntArray, InvalidData, Role, printable
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
@@ -26,7 +27,6 @@ from model.fleet_draft_columns import (
     words_of,
 )
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
-from model.readers import is_cycle, number_within
 from model.tables import place_of, read_columns
 
 UNIT_WORDS: Final = frozenset(

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from model.cells import number_of
+from model.cycle_numbers import number_within
 from model.domain import FloatArray, IntArray, InvalidData, printable
-from model.readers import number_within
 from model.tables import seconds_of
 
 MOST_LISTED: Final = 40

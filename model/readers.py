@@ -1,8 +1,7 @@
 """Readers of trajectories from files of any format of `model.files`, as a fleet describes them.
 
 Each unit gives one `Trajectory`: cycles in order, readings in schema order, NaN where a value is
-missing or infinite. Dates in the cycle column number a unit's readings 1, 2, .. in order of time. Errors
-name file, line and column. This module must not know torch.
+missing or infinite. Errors name file, line and column. This module must not know torch.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import LARGEST_CYCLE, BoolArray, FloatArray, IntArray, InvalidData, Trajectory
+from model.cycle_numbers import cycles_of
+from model.domain import BoolArray, FloatArray, IntArray, InvalidData, Trajectory
 from model.files import bare_path, files_with, format_of
-from model.fleet import ONE_FILE_A_UNIT, Fleet
-from model.tables import Table, read_table
+from model.fleet import FAILED, ONE_FILE_A_UNIT, Fleet
+from model.tables import Table, read_columns, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +66,7 @@ def read_with_report(
     allow_absent: bool = False,
 ) -> tuple[list[Trajectory], ReadReport]:
     """Read every unit as `read_trajectories` does, and count missing values."""
-    judged = fleet.failure is not None and run_to_failure is None
-    rows, report = read_rows(path, fleet, allow_absent=allow_absent, with_failure=judged)
+    rows, report = read_rows(path, fleet, allow_absent=allow_absent, with_failure=run_to_failure is None)
     return rows.trajectories(fleet, run_to_failure=run_to_failure), report
 
 
@@ -118,7 +117,9 @@ class Rows:
     unit: IntArray  # [n], place in `units`
     cycle: IntArray  # [n]
     readings: FloatArray  # float32 [n, F]
-    failure: FloatArray  # [n], the failure rule's column; NaN without one
+    failure: (
+        FloatArray  # [n], column of the failure rule, or of `FAILED` without one; NaN where there is none
+    )
 
     @classmethod
     def read(cls, files: Sequence[Path], fleet: Fleet, *, allow_absent: bool, with_failure: bool) -> Rows:
@@ -148,7 +149,7 @@ class Rows:
             tables=tuple(tables),
             units=tuple(places),
             unit=unit,
-            cycle=_cycles(tables, fleet.cycle_column, unit),
+            cycle=cycles_of(tables, fleet.cycle_column, unit),
             readings=readings,
             failure=np.concatenate([_failure_values(t, fleet, with_failure=with_failure) for t in tables]),
         )
@@ -157,10 +158,12 @@ class Rows:
         """Return the trajectory of each unit.
 
         Raises:
-            InvalidData: a unit has a cycle twice.
+            InvalidData: a unit has a cycle twice, or has not failed though all should have.
         """
         if len(self.duplicates()):
             raise InvalidData(self.first_duplicate())
+        if run_to_failure is None and fleet.failure is None:
+            self._require_failures()
         found: list[Trajectory] = []
         for rows in self.of_units():
             failed = run_to_failure is not False
@@ -171,6 +174,19 @@ class Rows:
             unit = self.units[self.unit[rows[0]]]
             found.append(Trajectory(unit, self.cycle[rows], self.readings[rows], failed=failed))
         return found
+
+    def _require_failures(self) -> None:
+        """Compare `run_to_failure = true` with the column of `FAILED`, where files have it."""
+        last = [(rows[0], self.failure[rows][~np.isnan(self.failure[rows])][-1:]) for rows in self.of_units()]
+        running = [
+            self.units[self.unit[row]] for row, value in last if len(value) and not FAILED.failed(*value)
+        ]
+        if running:
+            raise InvalidData(
+                f"[failure] run_to_failure = true: column {FAILED.column!r} says that {len(running)} of "
+                f"{len(last)} units have not failed, such as {running[0]}: write column = "
+                f'"{FAILED.column}" and at_least = {FAILED.at_least} instead'
+            )
 
     def of_units(self) -> list[IntArray]:
         """Return the rows of each unit, in order of their cycles."""
@@ -222,15 +238,21 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
         numbers.append(fleet.cycle_column)
     if with_failure and fleet.failure:
         numbers.append(fleet.failure.column)
-    return read_table(
+    form = format_of(file, fleet.format) or fleet.format
+    table = read_table(
         file,
-        form=format_of(file, fleet.format) or fleet.format,
+        form=form,
         numbers=numbers,
         text=None if fleet.unit_column == ONE_FILE_A_UNIT else fleet.unit_column,
         optional=fleet.sources if allow_absent else (),
         date=fleet.cycle_column,
         keys={} if allow_absent else _keys(fleet),
     )
+    if with_failure and fleet.failure is None and FAILED.column in table.header:
+        says = read_columns(file, form=form)[FAILED.column]
+        if isinstance(says, np.ndarray):
+            return replace(table, numbers={FAILED.column: says, **table.numbers})
+    return table
 
 
 def _keys(fleet: Fleet) -> dict[str, str]:
@@ -248,10 +270,11 @@ def _keys(fleet: Fleet) -> dict[str, str]:
 
 
 def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatArray:
-    if with_failure and fleet.failure:
-        value = table.numbers[fleet.failure.column]
-        return np.where(np.isinf(value), np.nan, value)  # an infinite value is no failure
-    return np.full(len(table.codes), np.nan)
+    column = (fleet.failure or FAILED).column
+    if not with_failure or column not in table.numbers:
+        return np.full(len(table.codes), np.nan)
+    value = table.numbers[column]
+    return np.where(np.isinf(value), np.nan, value)  # an infinite value is no failure
 
 
 def unit_names(files: Sequence[Path]) -> dict[Path, str]:
@@ -262,50 +285,6 @@ def unit_names(files: Sequence[Path]) -> dict[Path, str]:
         file: stem if shared[stem] == 1 else f"{file.absolute().parent.name}_{stem}"
         for file, stem in stems.items()
     }
-
-
-def _cycles(tables: Sequence[Table], column: str | None, unit: IntArray) -> IntArray:
-    """Return the cycle of each row, of `unit` [n]; numbered within the unit without a column or by dates."""
-    if column is None:
-        return number_within(unit, np.arange(len(unit)))
-    if not any(table.is_dated for table in tables):
-        return np.concatenate([_whole_cycles(table, column) for table in tables])
-    number = next((table for table in tables if not table.is_dated), None)
-    if number is not None:
-        raise InvalidData(
-            f"{number.locate(0)}, column {column!r}: expected a date as in other files, got a number"
-        )
-    logger.warning(
-        "column %r holds dates: readings of each unit are numbered from 1 in order of time", column
-    )
-    return number_within(unit, np.concatenate([table.numbers[column] for table in tables]))
-
-
-def is_cycle(number: FloatArray) -> BoolArray:
-    """Tell which numbers [n] are cycles: whole, and from 0 to `LARGEST_CYCLE`."""
-    return (number >= 0) & (number <= LARGEST_CYCLE) & (number == np.floor(number))
-
-
-def _whole_cycles(table: Table, column: str) -> IntArray:
-    cycle = table.numbers[column]
-    wrong = np.flatnonzero(~is_cycle(cycle))
-    if len(wrong):
-        row = int(wrong[0])
-        raise InvalidData(
-            f"{table.locate(row)}, column {column!r}: expected a whole number from 0 to {LARGEST_CYCLE}, "
-            f"got {cycle[row]:.12g}: number the cycles of each unit from 1"
-        )
-    return cycle.astype(np.int64)
-
-
-def number_within(unit: IntArray, place: FloatArray | IntArray) -> IntArray:
-    """Number the rows of each unit 1, 2, .. in order of `place` [n]; equal places have the same number."""
-    order = np.lexsort((place, unit))
-    starts = np.diff(unit[order], prepend=-1) != 0
-    count = np.cumsum(starts | (np.diff(place[order], prepend=-np.inf) != 0))
-    numbered = np.empty(len(unit), dtype=np.int64)
-    numbered[order] = count - np.maximum.accumulate(np.where(starts, count - 1, 0))
-    return numbered
 
 
 def _counts(fleet: Fleet, marked: BoolArray) -> dict[str, int]:

@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -47,6 +47,7 @@ class Table:
     codes: IntArray  # int64 [n], index of each row in `labels`; all 0 without a text column
     locate: Callable[[int], str]  # Returns the place of a row (0-based), such as `pumps.csv: line 7`
     is_dated: bool = False  # The column of dates holds dates: its numbers are seconds since 1970
+    header: tuple[str, ...] = ()  # All columns of the file
 
 
 def read_table(
@@ -65,12 +66,17 @@ def read_table(
     """
     wanted = [*numbers, *([] if text is None else [text])]
     source = None if form in {"parquet", "feather"} else TextTable.of(path, form)
-    if source is None:
-        table = _arrow_table(path, form, lambda header: present(path, header, wanted, optional, keys))
-    else:
-        table = source.parse(present(path, source.header, wanted, optional, keys), text, date)
+    header: list[str] = []
 
-    return table_of(
+    def chosen(names: Sequence[str]) -> list[str]:
+        header.extend(names)
+        return present(path, names, wanted, optional, keys)
+
+    if source is None:
+        table = _arrow_table(path, form, chosen)
+    else:
+        table = source.parse(chosen(source.header), text, date)
+    read = table_of(
         path,
         table,
         partial(_place, path, source),
@@ -79,6 +85,7 @@ def read_table(
         date=date,
         is_typed=source is None,
     )
+    return replace(read, header=tuple(header))
 
 
 def place_of(path: Path, row: int, *, form: Format) -> str:

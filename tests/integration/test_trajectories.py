@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from model.fleet import fleet_named
+from model.fleet import FailureRule, fleet_named
 from model.readers import read_trajectories
 from service.store.judgement import Outcome, OutcomeKind
 from service.store.rows import Append, Given, ModelVersion, UnitKey
 from service.store.store import Store
 from tests.integration.conftest import rul
-from tests.tiny_bundle import COLUMNS, pumps
+from tests.tiny_bundle import COLUMNS, FLEET, make_tiny_bundle, pumps
 
 PUMPS, OTHER = ModelVersion("pumps", "1", 125.0, 0.9), ModelVersion("other", "1", 125.0, 0.9)
 NAMES = ("load", "vibration")
@@ -106,6 +107,31 @@ def test_the_file_trains_as_it_is(store, url, tmp_path):
         assert found[life.unit].failed == has_failed
         np.testing.assert_array_equal(found[life.unit].cycles, life.cycles)
         np.testing.assert_array_equal(found[life.unit].readings, life.readings[:, order])
+
+
+def test_the_fleet_file_has_the_columns_and_bounds_of_the_bundle_and_reads_the_output(store, url, tmp_path):
+    bundle = make_tiny_bundle(tmp_path / "bundle")
+    (life,) = pumps(units=1, seed=5)
+    names = tuple(column.name for column in COLUMNS)
+    append(store, life.unit, life.cycles.tolist(), life.readings, names=names)
+    end(store, life.unit, OutcomeKind.FAILED, int(life.cycles[-1]))
+
+    fleet_file = tmp_path / "next" / "pumps.toml"
+    written(url, tmp_path, "--bundle", bundle, "--model", "pumps", "--fleet", fleet_file)
+
+    fleet = fleet_named(fleet_file)
+    assert fleet == replace(FLEET, name="tiny", failure=FailureRule("failed", at_least=1.0))
+    (found,) = read_trajectories(tmp_path / "units.csv", fleet)
+    assert found.failed
+    np.testing.assert_array_equal(found.readings, life.readings)
+
+
+@pytest.mark.parametrize("option", ["--bundle", "--fleet"])
+def test_a_bundle_without_a_fleet_file_is_refused_and_the_other_way_round(url, tmp_path, option):
+    done = rul("trajectories", "--store", url, option, tmp_path)
+
+    assert done.returncode == 2
+    assert "Invalid value for --bundle and --fleet: expected both or neither" in done.stderr
 
 
 def test_a_store_of_several_models_asks_for_one(url, tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.files import content, format_of
-from model.fleet import FailureRule, Fleet, fleet_named
+from model.fleet import FAILED, FailureRule, Fleet, fleet_named
 from model.readers import data_sha256, read_trajectories, read_with_report
 from model.writers import csv_text, write_parquet
 from tests.examples import examples
@@ -233,6 +233,29 @@ def test_the_failure_rule_looks_at_the_last_cycle_unless_it_is_overridden(tmp_pa
     units = read_trajectories(path, fleet, run_to_failure=override)
 
     assert [unit.failed for unit in units] == expected
+
+
+def test_a_column_failed_that_denies_failures_contradicts_run_to_failure(tmp_path):
+    rows = ("a,2,0,0,0,1", "a,1,0,0,0,0", "b,1,0,0,0,0", "b,2,0,0,0,0", "c,1,0,0,0,0")
+    path = write(tmp_path, HEADER + ",failed", *rows)
+
+    with pytest.raises(
+        InvalidData, match=r"'failed' says that 2 of 3 units have not failed, such as b: write"
+    ):
+        read_trajectories(path, PUMPS)
+    by_rule = read_trajectories(path, replace(PUMPS, failure=FAILED))
+    assert [unit.failed for unit in by_rule] == [True, False, False]
+    assert len(read_trajectories(path, PUMPS, run_to_failure=False)) == 3
+
+
+@pytest.mark.parametrize("cells", [("0", "1"), ("no", "yes"), ("", "")])
+def test_a_column_failed_that_denies_no_failure_changes_nothing(tmp_path, cells):
+    first, second = cells
+    path = write(tmp_path, HEADER + ",failed", f"a,1,0,0,0,{first}", f"a,2,0,0,0,{second}")
+
+    (unit,) = read_trajectories(path, PUMPS)
+
+    assert unit.failed
 
 
 def test_the_failure_rules_column_is_not_needed_where_the_rule_is_not(tmp_path):

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from model.cells import MISSING
+from model.cycle_numbers import is_cycle
 from model.domain import LARGEST_CYCLE, IntArray, InvalidData, Trajectory
 from model.fleet import Fleet
-from model.readers import Rows, is_cycle
+from model.readers import Rows
 from model.tables import Table, cycles_of, names_of, table_of, texts_of
 from model.text_table import DATE
 from rul_client.commands.score.locations import Location
