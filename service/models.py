@@ -17,7 +17,7 @@ from model.decision import costs_of
 from service import logs
 from service.core.batcher import MicroBatcher
 from service.core.bundles import open_candidate
-from service.core.candidates import SUMS, Canary, Shadow, Uncounted, without_candidate
+from service.core.candidates import SUMS, Canary, Shadow, Uncounted, difference, without_candidate
 from service.core.changes import BESIDE, ENDS, Action, Candidate, Change, Changed
 from service.core.cores import Cores
 from service.core.ports import BatchObserver, Tracer
@@ -274,11 +274,9 @@ class Catalog:
             raise InvalidCandidate(f"{change.bundle}: the bundle changed")
         serving = self._predictor.models.get(name)
         if change.action in BESIDE and serving is not None:
-            differs = _differs(runtime.manifest, serving.manifest, canary=change.action is Action.CANARY)
+            differs = difference(runtime.manifest, serving.manifest, canary=change.action is Action.CANARY)
             if differs:
-                raise InvalidCandidate(
-                    f"{change.bundle} has another {differs} than {name}: swap it without a {change.action}"
-                )
+                raise InvalidCandidate(f"{change.bundle}: a {change.action} of {name} must have {differs}")
         if change.action is Action.LOAD and name in self._predictor.models:
             raise ModelConflict(f"model {name} is loaded; swap it")
         if change.action is not Action.SHADOW:  # its answers are counted in the model's places on the board
@@ -336,15 +334,3 @@ class Catalog:
     def abort(self) -> None:
         """Discard the prepared change."""
         self._prepared = None
-
-
-def _differs(candidate: Manifest, serving: Manifest, *, canary: bool) -> str:
-    """Name a property that must equal that of the serving model and does not; empty: none."""
-    names = [[column.name for column in manifest.columns] for manifest in (candidate, serving)]
-    differences = {
-        "list of columns": names[0] != names[1],
-        "context": candidate.context != serving.context,
-        "list of horizons": canary and candidate.horizons != serving.horizons,
-        "set of outputs": canary and candidate.explains_readings != serving.explains_readings,
-    }
-    return next((name for name, differs in differences.items() if differs), "")

@@ -18,6 +18,7 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
+from export.bundle import Manifest
 from model.domain import NOVELTY_LIMIT, FloatArray
 from service.core.answers import Piece
 from service.core.changes import Bounds
@@ -173,3 +174,21 @@ def _beyond(sums: FloatArray, bounds: Bounds) -> str:
     if novel > bounds.novel * windows:
         return f"{novel / windows:.3g} of the windows are novel to it alone, bound {bounds.novel:g}"
     return ""
+
+
+def difference(candidate: Manifest, serving: Manifest, *, canary: bool) -> str:
+    """Name a property of the serving model that the candidate must have and lacks; empty: none."""
+    read, served = ([column.name for column in manifest.columns] for manifest in (candidate, serving))
+    lacks = [name for name in served if name not in read]
+    adds = [name for name in read if name not in served]
+    if lacks or adds:
+        said = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("adds", adds)) if names]
+        return f"the same columns, but {' and '.join(said)}"
+    wanted = {
+        "the same order of columns": read != served,
+        f"context {serving.context}, got {candidate.context}": candidate.context != serving.context,
+        f"horizons {serving.horizons}, got {candidate.horizons}": candidate.horizons != serving.horizons
+        and canary,
+        "the same outputs": candidate.explains_readings != serving.explains_readings and canary,
+    }
+    return next((need for need, differs in wanted.items() if differs), "")

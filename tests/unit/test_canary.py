@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from service import models as models_module
-from service.core.candidates import SUMS, Canary
+from service.core.candidates import SUMS, Canary, difference
 from service.core.changes import Action, Bounds, Candidate, Change, Changed
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
@@ -18,7 +18,7 @@ from service.metrics.board import Board
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
 from tests.changing import KEY, WINDOW, WINDOWS, serving
-from tests.fakes import FakeRuntime
+from tests.fakes import COLUMNS, FakeRuntime, make_manifest
 from tests.in_process import until
 from tests.key_files import key_file
 from tests.oip import json_request
@@ -58,6 +58,34 @@ def make_canary(*, share=0.05, board=None, count_compared=lambda *_: None, **bou
 
 def rows(rul, novelty=0.5, *, windows=1):
     return np.tile([rul, rul - 5, rul + 5, novelty], (windows, 1)).astype(float)
+
+
+# Which candidates
+
+
+@pytest.mark.parametrize(
+    ("candidate", "needed"),
+    [
+        ({"columns": ("setting_1", "sensor_1", "oil")}, "the same columns, but lacks sensor_2 and adds oil"),
+        ({"columns": COLUMNS[:2]}, "the same columns, but lacks sensor_2"),
+        ({"columns": COLUMNS[::-1]}, "the same order of columns"),
+        ({"context": 9}, "context 8, got 9"),
+        ({}, ""),
+    ],
+)
+@pytest.mark.parametrize("canary", [True, False])
+def test_a_candidate_reads_what_the_model_reads(candidate, needed, canary):
+    assert difference(make_manifest(**candidate), make_manifest(), canary=canary) == needed
+
+
+def test_a_canary_answers_as_the_model_does_but_a_shadow_need_not():
+    served = make_manifest()
+    later = served.model_copy(update={"horizons": [10, 50]})
+    other = make_manifest(explains_readings=True)
+
+    assert difference(later, served, canary=True) == f"horizons {served.horizons}, got [10, 50]"
+    assert difference(other, served, canary=True) == "the same outputs"
+    assert difference(later, served, canary=False) == difference(other, served, canary=False) == ""
 
 
 # Which requests
