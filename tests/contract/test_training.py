@@ -59,9 +59,13 @@ def units():
     return worn_pumps(units=8, seed=2)
 
 
+def split(units, fold, folds):
+    return split_fold(units, FLEET, fold=fold, folds=folds, seed=CONFIG.seed, truncations=CONFIG.truncations)
+
+
 @pytest.fixture(scope="module")
 def parts(units):
-    return split_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
+    return split(units, 0, 3)
 
 
 def every(windows):
@@ -71,6 +75,16 @@ def every(windows):
 
 def trainer(parts, config=CONFIG):
     return prepare(parts, FLEET, network="flagship", config=config)[0]
+
+
+def normalised(read, windows):
+    """The normalised errors of answers, and whether each is at the cap."""
+    return normalised_error(read, windows, cap=FLEET.cap), at_cap(read.unclipped, cap=FLEET.cap)
+
+
+def bounds_of(read, windows):
+    error, group = normalised(read, windows)
+    return interval_bounds(error, group, windows.unit, windows.weight, coverage=FLEET.nominal_coverage)
 
 
 def fold_of(parts, net):
@@ -124,26 +138,36 @@ def finished(units, alive, tmp_path_factory):
     return folder, *run(units, folder, plan=Watched)
 
 
-def power_cut_at(step):
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of the finished run."""
+    return shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
+
+
+def cut_at(units, folder, step, **options):
+    """Run until the power is cut at this update; return the updates that were told."""
+    told = []
+
     def watch(now, loss, check):
+        told.append(now)
         if now == step:
             raise PowerCut
 
-    return watch
+    with pytest.raises(PowerCut):
+        run(units, folder, watch=watch, **options)
+    return told
 
 
 def test_over_all_folds_every_unit_is_held_out_once(units):
-    held_out = [
-        set(split_fold(units, FLEET, fold=k, folds=4, seed=0, truncations=2).held_out.unit) for k in range(4)
-    ]
+    held_out = [name for fold in range(4) for name in set(split(units, fold, 4).held_out.unit)]
 
-    assert sorted(name for fold in held_out for name in fold) == sorted(unit.unit for unit in units)
+    assert sorted(held_out) == sorted(unit.unit for unit in units)
 
 
 def test_every_failed_unit_and_no_censored_one_trains_or_is_held_out(units):
     censored = [Trajectory(f"c{u.unit}", u.cycles, u.readings, failed=False) for u in units[:3]]
 
-    dealt = split_fold([*units, *censored], FLEET, fold=0, folds=3, seed=5, truncations=4)
+    dealt = split([*units, *censored], 0, 3)
     whole = train_all([*units, *censored], FLEET)
 
     names = {unit.unit for unit in units}
@@ -164,7 +188,8 @@ def test_a_run_counts_failed_units_for_censored_ones(units, finished, tmp_path):
 
     made, _ = run([*units, *censored], tmp_path)
 
-    assert (alone.facts["training"]["censored"], made.facts["training"]["censored"]) == (0, len(censored))
+    found = [[each.facts["training"][name] for name in ("units", "censored")] for each in (alone, made)]
+    assert found == [[len(units), 0], [len(units), len(censored)]]
     lives, counted = (each.facts["degradation"]["life_quantiles"] for each in (alone, made))
     assert sum(counted) > sum(lives)
     assert made.facts["metrics"]["boosting_rmse"] != alone.facts["metrics"]["boosting_rmse"]
@@ -215,8 +240,7 @@ def resumed(units, tmp_path_factory):
         raise PowerCut
 
     for step in (7, 12, 31):
-        with pytest.raises(PowerCut):
-            run(units, folder, watch=power_cut_at(step), resume=step > 7)
+        cut_at(units, folder, step, resume=step > 7)
     with pytest.raises(PowerCut):
         run(units, folder, resume=True, keep=cut, watch=lambda step, *_: told.append(step))
     made = Checkpoint.load(folder)
@@ -252,14 +276,9 @@ class HereAsCluster:
 def test_networks_that_a_cluster_trained_before_an_interruption_are_kept_and_make_the_same_run(
     finished, units, tmp_path
 ):
-    told, since = [], []
+    since = []
 
-    def cut_at_the_last(step, *_):
-        told.append(step)
-        power_cut_at(36)(step, *_)
-
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, cluster=HereAsCluster(), watch=cut_at_the_last)
+    told = cut_at(units, tmp_path, 36, cluster=HereAsCluster())
     made, curve = run(units, tmp_path, resume=True, watch=lambda step, *_: since.append(step))
 
     _, whole, whole_curve = finished
@@ -271,41 +290,33 @@ def test_networks_that_a_cluster_trained_before_an_interruption_are_kept_and_mak
     ("change", "named"),
     [
         ({"config": replace(CONFIG, noise=0.5)}, rf"noise \({CONFIG.noise}, now 0.5\): start over"),
-        (
-            {"config": replace(CONFIG, steps=CONFIG.steps + 4)},
-            rf"steps \({CONFIG.steps}, now {CONFIG.steps + 4}\): start over",
-        ),
+        ({"config": replace(CONFIG, steps=16)}, r"steps \(12, now 16\): start over"),
         ({"source": Source("other.csv", "1" * 64)}, "data_sha256"),
         ({"folds": 3}, "folds"),
         ({"fleet": replace(FLEET, sources=FLEET.sources[::-1])}, "fleet"),
     ],
 )
 def test_a_run_does_not_go_on_from_the_state_of_another(units, tmp_path, change, named):
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, watch=power_cut_at(5))
+    cut_at(units, tmp_path, 5)
 
     with pytest.raises(InvalidState, match=f"another {named}"):
         run(units, tmp_path, resume=True, **change)
 
 
 def test_a_run_does_not_go_on_from_the_state_of_another_version(units, tmp_path, monkeypatch):
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, watch=power_cut_at(5))
+    cut_at(units, tmp_path, 5)
     monkeypatch.setattr("model.run.FORMAT", 9)
 
     with pytest.raises(InvalidState, match=r"another format \(\d+, now 9\): start over"):
         run(units, tmp_path, resume=True)
 
 
-def test_a_run_that_replaces_another_and_is_cut_leaves_no_finished_run(finished, units, tmp_path):
-    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
-
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, watch=power_cut_at(5))
+def test_a_run_that_replaces_another_and_is_cut_leaves_no_finished_run(copied, units):
+    cut_at(units, copied, 5)
 
     with pytest.raises(InvalidCheckpoint, match="the run is unfinished, use `rul train --resume`"):
-        Checkpoint.load(tmp_path)
-    assert not (tmp_path / "held_out.npz").exists()
+        Checkpoint.load(copied)
+    assert not (copied / "held_out.npz").exists()
 
 
 @pytest.mark.parametrize("cluster", [None, HereAsCluster()])
@@ -331,43 +342,30 @@ def test_a_checkpoint_comes_back_as_it_was(finished):
     assert (loaded.config, loaded.facts, loaded.digest()) == (made.config, made.facts, made.digest())
 
 
-def test_an_unfinished_run_is_no_checkpoint(units, tmp_path):
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, watch=power_cut_at(5))
-
-    with pytest.raises(InvalidCheckpoint, match="unfinished, use `rul train --resume`"):
-        Checkpoint.load(tmp_path)
-
-
 @pytest.mark.parametrize("damage", ["network.pt", "run.json"])
-def test_a_damaged_checkpoint_is_refused(finished, tmp_path, damage):
-    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
-    file = tmp_path / damage
+def test_a_damaged_checkpoint_is_refused(copied, damage):
+    file = copied / damage
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
     with pytest.raises(InvalidCheckpoint, match="train again"):
-        Checkpoint.load(tmp_path)
+        Checkpoint.load(copied)
 
 
-@pytest.mark.parametrize("config", [None, {"settings": [99]}])
-def test_a_checkpoint_of_no_network_is_refused(finished, tmp_path, config):
-    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
-    stored = json.loads((tmp_path / "run.json").read_text())
-    given = config and {**stored["config"], **config}
-    (tmp_path / "run.json").write_text(json.dumps({**stored, "config": given}))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda run: {"config": None}, "cannot be read, train again"),
+        (lambda run: {"config": run["config"] | {"settings": [99]}}, "cannot be read, train again"),
+        (lambda run: {"format": 1}, "run format 1, this version reads 5: train again"),
+        (lambda run: {"format": 9}, "run format 9, this version reads 5: train again"),
+    ],
+)
+def test_a_checkpoint_of_no_network_or_another_format_is_refused(copied, change, message):
+    stored = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(stored | change(stored)))
 
-    with pytest.raises(InvalidCheckpoint, match="cannot be read, train again"):
-        Checkpoint.load(tmp_path)
-
-
-@pytest.mark.parametrize("found", [1, 9])
-def test_a_checkpoint_of_another_format_is_refused(finished, tmp_path, found):
-    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
-    stored = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**stored, "format": found}))
-
-    with pytest.raises(InvalidCheckpoint, match=f"run format {found}, this version reads 5: train again"):
-        Checkpoint.load(tmp_path)
+    with pytest.raises(InvalidCheckpoint, match=message):
+        Checkpoint.load(copied)
 
 
 def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
@@ -433,14 +431,11 @@ def test_each_check_has_entropy_and_sinks_of_each_head_on_held_out_windows(parts
     assert figures | attention_figures(read, lengths) == figures
     some = lengths > 1
     for head in range(2):
-        weight = read.head_attention[some, head]
-        ratio = [
-            -(w[:n] * np.log(w[:n])).sum() / np.log(n) for w, n in zip(weight, lengths[some], strict=True)
-        ]
-        last = [w[n - 1] for w, n in zip(weight, lengths[some], strict=True)]
+        weights = [w[:n] for w, n in zip(read.head_attention[some, head], lengths[some], strict=True)]
+        ratio = [-(w * np.log(w)).sum() / np.log(len(w)) for w in weights]
         assert figures[f"entropy_{head}"] == pytest.approx(np.mean(ratio), abs=1e-5)
-        assert figures[f"first_{head}"] == pytest.approx(weight[:, 0].mean())
-        assert figures[f"last_{head}"] == pytest.approx(np.mean(last))
+        assert figures[f"first_{head}"] == pytest.approx(np.mean([w[0] for w in weights]))
+        assert figures[f"last_{head}"] == pytest.approx(np.mean([w[-1] for w in weights]))
 
 
 def test_a_training_without_held_out_units_logs_only_the_gradient(units):
@@ -464,31 +459,16 @@ def test_the_table_of_a_training_names_degenerate_heads(entropy, verdict):
     assert "2.5 .. 1.2" in table.caption
 
 
-def test_the_facts_of_a_run_name_its_units_folds_and_metrics(units, finished):
-    made = finished[1]
-
-    metrics, training = made.facts["metrics"], made.facts["training"]
-
-    assert metrics["crossvalidation_rmse_low"] <= metrics["crossvalidation_rmse"]
-    assert metrics["crossvalidation_rmse"] <= metrics["crossvalidation_rmse_high"]
-    assert (training["units"], training["folds"]) == (len(units), FOLDS)
-
-
 def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, finished):
     """Made again from the parts: folds' networks, their held-out answers, and nothing else."""
     made = finished[1]
     behind = []
     for fold in range(FOLDS):
-        parts = split_fold(
-            units, FLEET, fold=fold, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
-        )
+        parts = split(units, fold, FOLDS)
         behind.append(fold_of(parts, trainer(parts).learn(lambda *_: None)))
     behind, _ = scaled_by_rul(behind)
-    read, windows = joined(behind)
 
-    error = normalised_error(read, windows, cap=FLEET.cap)
-    group = at_cap(read.unclipped, cap=FLEET.cap)
-    expected = interval_bounds(error, group, windows.unit, windows.weight, coverage=FLEET.nominal_coverage)
+    expected = bounds_of(*joined(behind))
 
     interval = made.network().distribution.get_buffer("interval")
     np.testing.assert_allclose(interval.numpy(), expected, rtol=1e-5)
@@ -562,17 +542,12 @@ def test_a_history_is_long_enough_from_where_the_interval_holds(parts, heavy):
 
     found = fewest_cycles_that_hold([fold])
 
-    read, windows = fold.read, fold.windows
-    error = normalised_error(read, windows, cap=FLEET.cap)
-    group = at_cap(read.unclipped, cap=FLEET.cap)
-    bounds = interval_bounds(error, group, windows.unit, windows.weight, coverage=FLEET.nominal_coverage)
-    longer = windows.take(windows.lengths > found)
+    longer = fold.windows.take(fold.windows.lengths > found)
     assert 1 <= found <= FLEET.context
     if found < FLEET.context:
         cut = cut_windows(longer, np.full(len(longer), found))
-        again = read_windows(net, cut)
-        errors = normalised_error(again, cut, cap=FLEET.cap)
-        low, high = bounds[at_cap(again.unclipped, cap=FLEET.cap)].T
+        errors, group = normalised(read_windows(net, cut), cut)
+        low, high = bounds_of(fold.read, fold.windows)[group].T
         covered = (low <= errors) & (errors <= high)
         assert np.average(covered, weights=longer.weight) >= 0.8
 
@@ -606,11 +581,10 @@ def test_a_fold_of_many_windows_reads_a_sample_of_them_to_fit_the_scale(parts, m
 def test_of_many_short_lives_some_are_predicted_at_each_cycle(units, monkeypatch):
     monkeypatch.setattr("model.crossfit.MOST_WINDOWS", sum(map(len, units)) // 4)
     monkeypatch.setattr("model.crossfit.FEWEST_ON_A_LIFE", max(map(len, units)))
-    dealt = [split_fold(units, FLEET, fold=k, folds=2, seed=5, truncations=4) for k in range(2)]
+    dealt = [split(units, fold, 2) for fold in range(2)]
+    folds = [fold_of(each, trainer(each).net) for each in dealt]
 
-    lives, which = held_out_lives(
-        [fold_of(each, trainer(each).net) for each in dealt], units, most_missing=1.0
-    )
+    lives, which = held_out_lives(folds, units, most_missing=1.0)
 
     length = {unit.unit: len(unit) for unit in units}
     assert 0 < len(lives) <= len(units) // 4 + 2
@@ -619,8 +593,7 @@ def test_of_many_short_lives_some_are_predicted_at_each_cycle(units, monkeypatch
 
 
 def test_the_scale_is_fitted_to_windows_too_few_to_repeat(parts):
-    net = trainer(parts).net
-    few = parts.training.take(np.arange(3))
+    net, few = trainer(parts).net, parts.training.take(np.arange(3))
 
     fit_scale(net, with_lacking(few))
 
@@ -666,13 +639,10 @@ def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, 
 
 @pytest.mark.parametrize("rmse", [0.0, float("nan")])
 def test_without_a_gain_to_compare_no_longer_training_is_tried(monkeypatch, units, rmse):
-    told = []
+    told, plan = [], Plan(units, **PLAN, options={"reads_settings": False})
     monkeypatch.setattr(Plan, "judged", lambda _: ([], rmse))
 
-    choose(
-        Plan(units, **PLAN, options={"reads_settings": False}),
-        tell=lambda tried, _: told.append(tried.config.steps),
-    )
+    choose(plan, tell=lambda tried, _: told.append(tried.config.steps))
 
     assert told == [125, 250, 500, 1000]
 
@@ -747,8 +717,7 @@ def test_a_network_without_the_option_is_not_tried_with_settings():
 
 def test_the_state_of_an_interrupted_run_tells_what_was_chosen(units, tmp_path):
     options = {"reads_settings": True}
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, watch=power_cut_at(7), options=options)
+    cut_at(units, tmp_path, 7, options=options)
 
     steps, network = stored_choice(tmp_path / "state.pt")
 
