@@ -10,12 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from model.domain import Schema, Trajectory
+from model.fleet import fleet_of_schema
 from model.writers import write_parquet
 from rul_client.commands.score.job import Job, Tally
+from rul_client.commands.score.locations import Location
+from rul_client.commands.score.plan import Plan, make_plan
 from rul_client.commands.score.run import score
 from rul_client.commands.score.scorer import Scorer, score_part
 from rul_client.unit_windows import LAST
-from tests.tiny_bundle import COLUMNS, pumps
+from tests.tiny_bundle import COLUMNS, FLEET, pumps
 
 
 def write_pumps(path: Path, units: list[Trajectory] | None = None) -> pa.Table:
@@ -45,6 +48,23 @@ def in_this_process(job: Job, parts: Any) -> Generator[Tally]:
 def tree(folder: Path) -> dict[str, bytes]:
     """Return the content of each file by its name."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def scored(folder: Path, name: str = "part-*.parquet") -> list[dict[str, Any]]:
+    """Return the rows of an output."""
+    return pa.concat_tables(pq.read_table(file) for file in sorted(folder.glob(name))).to_pylist()
+
+
+def refused(folder: Path) -> list[dict[str, Any]]:
+    """Return what an output says of refused readings and windows."""
+    return scored(folder, "_refused/*.parquet")
+
+
+def plan_of(source: object, *, part_readings: int = 65_536) -> Plan:
+    """Divide files of pumps into parts."""
+    fleet = fleet_of_schema("pumps", FLEET.schema)
+    where = source if isinstance(source, Location) else Location.of(str(source))
+    return make_plan(where, fleet, every=1, part_readings=part_readings, allow_absent=False)
 
 
 LAST_ONLY = {"every": LAST}

@@ -18,16 +18,24 @@ from hypothesis import strategies as st
 from export.session import open_bundle
 from model.dataset import windows_ending_at
 from model.domain import InvalidData, Trajectory
-from model.fleet import fleet_of_schema
 from rul_client.commands.output import NothingAnswered
 from rul_client.commands.predict.offline import open_offline
 from rul_client.commands.predict.rows import rows
-from rul_client.commands.score.locations import Location
-from rul_client.commands.score.plan import MOST_MIXED_ROWS, make_plan
+from rul_client.commands.score.plan import MOST_MIXED_ROWS
 from rul_client.commands.score.run import OtherRun, print_report, score
 from rul_client.commands.score.scorer import BATCH_WINDOWS
 from rul_client.unit_windows import UnitWindows
-from tests.scoring import LAST_ONLY, in_this_process, make_job, score_here, tree, write_pumps
+from tests.scoring import (
+    LAST_ONLY,
+    in_this_process,
+    make_job,
+    plan_of,
+    refused,
+    score_here,
+    scored,
+    tree,
+    write_pumps,
+)
 from tests.tiny_bundle import FLEET, pumps
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -39,14 +47,6 @@ SCORE_PAGE = Path(__file__).parents[2] / "docs" / "score.md"
 def fleet(tmp_path):
     write_pumps(tmp_path / "in" / "pumps.parquet")
     return tmp_path / "in"
-
-
-def scored(output, name="part-*.parquet"):
-    return pa.concat_tables(pq.read_table(file) for file in sorted(output.glob(name))).to_pylist()
-
-
-def refused(output):
-    return scored(output, "_refused/*.parquet")
 
 
 def unit(name, steps, *, seed=0):
@@ -235,19 +235,12 @@ def test_a_window_that_misses_too_much_is_refused_and_the_others_are_answered(ti
     assert summary["windows"] == sum(map(len, units)) - 1
 
 
-def test_infinite_readings_count_as_missing(tiny_bundle, tmp_path):
-    units = pumps(units=1, seed=21)
-    units[0].readings[3, 2] = np.inf
-    write_pumps(tmp_path / "in" / "pumps.parquet", units)
-
-    assert score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")["infinite"] == 1
-
-
-def test_missing_readings_are_counted_by_column_in_the_summary_and_on_the_screen(
+def test_missing_and_infinite_readings_are_counted_by_column_in_the_summary_and_on_the_screen(
     tiny_bundle, tmp_path, capsys
 ):
     units = pumps(units=3, seed=21)
     units[0].readings[:4, 1] = np.nan
+    units[1].readings[3, 2] = np.inf
     units[2].readings[2, 2] = np.nan
     write_pumps(tmp_path / "in" / "pumps.parquet", units)
 
@@ -255,7 +248,7 @@ def test_missing_readings_are_counted_by_column_in_the_summary_and_on_the_screen
     print_report(summary, make_job(tiny_bundle, "in", "out"), as_json=False)
 
     columns = [column.name for column in FLEET.schema.columns]
-    assert summary["missing"] == {columns[1]: 4, columns[2]: 1}
+    assert (summary["missing"], summary["infinite"]) == ({columns[1]: 4, columns[2]: 1}, 1)
     assert json.loads((tmp_path / "out" / "_summary.json").read_text())["missing"] == summary["missing"]
     counted = f"missing values, of {summary['readings']:,} readings: {columns[1]} 4, {columns[2]} 1"
     assert counted in capsys.readouterr().out
@@ -281,21 +274,6 @@ def test_no_answer_at_all_is_an_error(tiny_bundle, tmp_path):
         score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")
 
 
-def test_folders_of_hive_name_the_unit(tiny_bundle, fleet, tmp_path):
-    table = pq.read_table(fleet)
-    for name in set(table["unit"].to_pylist()):
-        folder = tmp_path / "hive" / f"unit={name}"
-        folder.mkdir(parents=True)
-        pq.write_table(
-            table.filter(pa.compute.equal(table["unit"], name)).drop(["unit"]), folder / "a.parquet"
-        )
-
-    score_here(tiny_bundle, tmp_path / "hive", tmp_path / "by-hive")
-    score_here(tiny_bundle, fleet, tmp_path / "by-file")
-
-    assert scored(tmp_path / "by-hive") == scored(tmp_path / "by-file")
-
-
 def test_the_order_of_rows_in_a_small_file_changes_nothing(tiny_bundle, fleet, tmp_path):
     table = pq.read_table(fleet)
     shuffled = table.take(np.random.default_rng(1).permutation(len(table)))
@@ -308,10 +286,8 @@ def test_the_order_of_rows_in_a_small_file_changes_nothing(tiny_bundle, fleet, t
     def by_place(rows):
         return sorted(rows, key=lambda row: (row["unit"], row["last_cycle"]))
 
-    for one, other in zip(
-        by_place(scored(tmp_path / "mixed")), by_place(scored(tmp_path / "sorted")), strict=True
-    ):
-        assert one["rul"] == pytest.approx(other["rul"], rel=1e-6)
+    one, other = ([row["rul"] for row in by_place(scored(tmp_path / name))] for name in ("mixed", "sorted"))
+    assert one == pytest.approx(other, rel=1e-6)
 
 
 def test_a_url_of_fsspec_is_read_and_written(tiny_bundle, fleet, tmp_path):
@@ -374,20 +350,26 @@ def test_a_run_whose_record_is_damaged_or_of_another_version_is_refused_and_kept
     assert tree(tmp_path / "out") == before
 
 
-def test_a_run_over_other_input_is_refused(tiny_bundle, fleet, tmp_path):
-    score_here(tiny_bundle, fleet, tmp_path / "out")
+def add_a_unit(fleet):
     write_pumps(fleet / "more.parquet", [replace(pumps(units=1, seed=3)[0], unit="x")])
 
-    words = r"input was 1 file, 5 units, [\d,]+ readings, now 2 files, 6 units, [\d,]+ readings; choose"
-    with pytest.raises(OtherRun, match=words):
-        score_here(tiny_bundle, fleet, tmp_path / "out")
 
-
-def test_a_run_over_files_that_were_written_again_is_refused(tiny_bundle, fleet, tmp_path):
-    score_here(tiny_bundle, fleet, tmp_path / "out")
+def write_again(fleet):
     os.utime(fleet / "pumps.parquet", (0, 0))
 
-    with pytest.raises(OtherRun, match="the input's files have other names, sizes or times; choose"):
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (add_a_unit, r"input was 1 file, 5 units, [\d,]+ readings, now 2 files, 6 units, [\d,]+ readings;"),
+        (write_again, "the input's files have other names, sizes or times;"),
+    ],
+)
+def test_a_run_over_other_input_is_refused(change, words, tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out")
+    change(fleet)
+
+    with pytest.raises(OtherRun, match=f"{words} choose"):
         score_here(tiny_bundle, fleet, tmp_path / "out")
 
 
@@ -453,14 +435,6 @@ def test_counts_do_not_depend_on_the_size_of_parts(tiny_bundle, fleet, tmp_path)
     large = score_here(tiny_bundle, fleet, tmp_path / "large", **LAST_ONLY)
 
     assert small == large
-
-
-def plan_of(folder, *, part_readings=65_536):
-    schema = FLEET.schema
-    fleet = fleet_of_schema("pumps", schema)
-    return make_plan(
-        Location.of(str(folder)), fleet, every=1, part_readings=part_readings, allow_absent=False
-    )
 
 
 @pytest.mark.parametrize("group", [10, 64, 10_000])

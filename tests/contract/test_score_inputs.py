@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,8 @@ from model.domain import InvalidData
 from model.fleet import fleet_of_schema
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_readings import read_part
-from rul_client.commands.score.plan import make_plan
 from rul_client.commands.score.run import score
-from tests.scoring import LAST_ONLY, in_this_process, make_job, score_here, write_pumps
+from tests.scoring import in_this_process, make_job, plan_of, refused, score_here, scored, write_pumps
 from tests.tiny_bundle import FLEET, pumps
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -37,12 +37,8 @@ def named(table, names):
     return with_column(table, "unit", [of[unit] for unit in table["unit"].to_pylist()])
 
 
-def scored(folder, name="part-*.parquet"):
-    return pa.concat_tables(pq.read_table(file) for file in sorted(folder.glob(name))).to_pylist()
-
-
-def refused(folder):
-    return [(row["file"], row["row"], row["column"], row["reason"]) for row in scored(folder, "_refused/*")]
+def reasons(folder):
+    return [(row["file"], row["row"], row["column"], row["reason"]) for row in refused(folder)]
 
 
 def test_names_and_windows_of_units_do_not_depend_on_groups_of_rows_and_parts(tiny_bundle, table, tmp_path):
@@ -61,15 +57,19 @@ def test_names_and_windows_of_units_do_not_depend_on_groups_of_rows_and_parts(ti
 
 
 def test_folders_name_units_literally(tiny_bundle, table, tmp_path):
-    names = dict.fromkeys(table["unit"].to_pylist())
-    for name, folder in zip(names, ("1.0", "1", "a%2Fb"), strict=True):
-        own = table.filter(pa.compute.equal(table["unit"], name)).drop(["unit"])
-        (tmp_path / "in" / f"unit={folder}").mkdir(parents=True)
-        pq.write_table(own, tmp_path / "in" / f"unit={folder}" / "x.parquet")
+    names = ["1.0", "1", "a/b"]
+    of_a_file = named(table, names)
+    pq.write_table(of_a_file, tmp_path / "pumps.parquet")
+    for name in names:
+        own = of_a_file.filter(pa.compute.equal(of_a_file["unit"], name)).drop(["unit"])
+        folder = tmp_path / "in" / f"unit={quote(name, safe='')}"
+        folder.mkdir(parents=True)
+        pq.write_table(own, folder / "x.parquet")
 
-    score_here(tiny_bundle, tmp_path / "in", tmp_path / "out", **LAST_ONLY)
+    for source in ("in", "pumps.parquet"):
+        score_here(tiny_bundle, tmp_path / source, tmp_path / f"of {source}")
 
-    assert {row["unit"] for row in scored(tmp_path / "out")} == {"1.0", "1", "a/b"}
+    assert scored(tmp_path / "of in") == scored(tmp_path / "of pumps.parquet")
 
 
 def test_readings_in_folders_without_a_unit_are_refused(tiny_bundle, table, tmp_path):
@@ -82,43 +82,34 @@ def test_readings_in_folders_without_a_unit_are_refused(tiny_bundle, table, tmp_
     summary = score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")
 
     reason = "expected a name, got nothing"
-    assert refused(tmp_path / "out") == [
+    assert reasons(tmp_path / "out") == [
         (f"{folder.name}/{name}.parquet", 1, "unit", reason) for name in ("a", "b")
     ]
     assert (summary["units"], summary["windows"]) == (3, len(table))
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("cell", "reason"),
     [
-        (pa.timestamp("ns"), "expected a date such as .*, got nothing"),
-        (pa.date32(), "expected a date such as .*, got nothing"),
-        (pa.string(), r"expected a whole number from 0 to 16777216, got nothing"),
+        (pa.scalar(None, pa.timestamp("ns")), "expected a date such as .*, got nothing"),
+        (pa.scalar(None, pa.date32()), "expected a date such as .*, got nothing"),
+        (pa.scalar(None, pa.string()), "expected a whole number from 0 to 16777216, got nothing"),
+        (pa.scalar("new"), "expected a whole number from 0 to 16777216, got 'new'"),
     ],
 )
 def test_a_reading_without_a_date_or_number_is_refused_and_the_others_are_answered(
-    tiny_bundle, table, tmp_path, kind, reason
+    tiny_bundle, table, tmp_path, cell, reason
 ):
     days = table["cycle"].cast(pa.int32()).cast(pa.date32())
-    cycles = (table["cycle"] if kind == pa.string() else days).cast(kind).to_pylist()
-    cycles[4] = None
-    pq.write_table(with_column(table, "cycle", pa.array(cycles, kind)), tmp_path / "pumps.parquet")
+    cycles = (table["cycle"] if cell.type == pa.string() else days).cast(cell.type).to_pylist()
+    cycles[4] = cell.as_py()
+    pq.write_table(with_column(table, "cycle", pa.array(cycles, cell.type)), tmp_path / "pumps.parquet")
 
     summary = score_here(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out")
 
-    [(file, row, column, said)] = refused(tmp_path / "out")
+    [(file, row, column, said)] = reasons(tmp_path / "out")
     assert (file, row, column, summary["windows"]) == ("pumps.parquet", 5, "cycle", len(table) - 1)
     assert re.fullmatch(reason, said)
-
-
-def test_a_text_that_is_no_cycle_is_refused_with_the_text(tiny_bundle, table, tmp_path):
-    cycles = ["new", *map(str, table["cycle"].to_pylist()[1:])]
-    pq.write_table(with_column(table, "cycle", cycles), tmp_path / "pumps.parquet")
-
-    score_here(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out")
-
-    reason = "expected a whole number from 0 to 16777216, got 'new'"
-    assert refused(tmp_path / "out") == [("pumps.parquet", 1, "cycle", reason)]
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.binary()])
@@ -127,11 +118,6 @@ def test_units_are_texts_of_any_type(tiny_bundle, table, tmp_path, kind):
     pq.write_table(with_column(table, "unit", names), tmp_path / "pumps.parquet")
 
     assert score_here(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out")["windows"] == len(table)
-
-
-def plan_of(source):
-    fleet = fleet_of_schema("pumps", FLEET.schema)
-    return make_plan(Location.of(str(source)), fleet, every=1, part_readings=65_536, allow_absent=False)
 
 
 def test_units_that_are_no_names_are_refused_with_their_file(table, tmp_path):
@@ -163,30 +149,28 @@ def test_a_large_group_of_rows_is_planned_in_little_memory(tmp_path):
     assert counted.max_memory() < 8 * 2**20
 
 
-def changed(folder):
-    table = pq.read_table(folder / "pumps.parquet")
-    pq.write_table(table.slice(0, 10), folder / "pumps.parquet")
-
-
-def replaced(folder):
-    other = named(pq.read_table(folder / "pumps.parquet"), ["x", "y", "z"])
-    pq.write_table(other, folder / "pumps.parquet")
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (changed, "the file changed after the run began"),
-        (replaced, "the file changed after the run began"),
-        (lambda folder: (folder / "pumps.parquet").unlink(), "cannot be read: .*No such file"),
+        (
+            lambda table, file: pq.write_table(table.slice(0, 10), file),
+            "the file changed after the run began",
+        ),
+        (
+            lambda table, file: pq.write_table(named(table, ["x", "y", "z"]), file),
+            "the file changed after the run began",
+        ),
+        (lambda table, file: file.unlink(), "cannot be read: .*No such file"),
     ],
+    ids=["shorter", "other units", "removed"],
 )
 def test_a_file_that_changes_during_the_run_ends_it(tiny_bundle, table, tmp_path, change, reason):
-    job = make_job(tiny_bundle, tmp_path / "pumps.parquet", tmp_path / "out", part_readings=1)
+    file = tmp_path / "pumps.parquet"
+    job = make_job(tiny_bundle, file, tmp_path / "out", part_readings=1)
 
     def changing(job, parts):
         yield from in_this_process(job, parts[:1])
-        change(tmp_path)
+        change(table, file)
         yield from in_this_process(job, parts[1:])
 
     with pytest.raises(InvalidData, match=rf"pumps\.parquet: {reason}"):
@@ -204,9 +188,8 @@ class FineLists(LocalFileSystem):
 def test_files_are_the_same_where_lists_have_finer_times_than_a_file(table, tmp_path):
     source = Location("s3://fleet", PyFileSystem(FSSpecHandler(FineLists())), str(tmp_path))
     fleet = fleet_of_schema("pumps", FLEET.schema)
-    plan = make_plan(source, fleet, every=1, part_readings=65_536, allow_absent=False)
 
-    read = read_part(source, plan.parts[0], fleet, optional=())
+    read = read_part(source, plan_of(source).parts[0], fleet, optional=())
 
     assert read.readings == len(table)
 
