@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import numpy as np
@@ -33,10 +34,15 @@ def url(tmp_path):
 
 
 @pytest.fixture
-def store(url):
-    opened = Store.open(url, [FD001])
-    yield opened
-    opened.close()
+def opened(url):
+    """Open the store with these versions; each is closed at the end."""
+    with ExitStack() as stack:
+        yield lambda versions: stack.enter_context(closing(Store.open(url, versions)))
+
+
+@pytest.fixture
+def store(opened):
+    return opened([FD001])
 
 
 def row(
@@ -63,6 +69,10 @@ def failure(cycle=60, *, unit="1", kind=OutcomeKind.FAILED, happened_at=None, re
 def kept(store, table=PREDICTIONS):
     with store.reading() as connection:
         return connection.execute(select(table)).mappings().all()
+
+
+def history(store, *, tenant="", limit=9, before=None):
+    return store.history(UnitKey(tenant, "fd001", "1"), limit=limit, before=before)
 
 
 def fleet(store, *, limit=9, after=None, **chosen):
@@ -123,31 +133,28 @@ def test_nothing_is_written_to_a_file_that_was_removed_or_replaced(store, tmp_pa
 
 FIRST_REVISION = """
     INSERT INTO model_versions VALUES (1, 'fd001', '1', 125.0, 0.9);
-    INSERT INTO predictions VALUES (1, 1, '7', 10, 50, 45, 55, 'estimated', 'healthy', 1000.0, true);
-    INSERT INTO units VALUES ('fd001', '7', 1, 10, 50.0, 45.0, 55.0, 'estimated', 'healthy', 1000.0);
-    INSERT INTO outcomes VALUES ('fd001', '7', 'failed', 60, NULL, 2000.0);
+    INSERT INTO predictions VALUES (1, 1, '1', 10, 50, 45, 55, 'estimated', 'healthy', 1000.0, true);
+    INSERT INTO units VALUES ('fd001', '1', 1, 10, 50.0, 45.0, 55.0, 'estimated', 'healthy', 1000.0);
+    INSERT INTO outcomes VALUES ('fd001', '1', 'failed', 60, NULL, 2000.0);
 """
 
 
-def test_rows_of_the_first_revision_are_kept_without_an_explanation_and_belong_to_no_tenant(url):
-    database = Database(engine_of(url))
-    with database.writing() as connection:
+def test_rows_of_the_first_revision_are_kept_without_an_explanation_and_belong_to_no_tenant(url, opened):
+    with closing(Database(engine_of(url))) as database, database.writing() as connection:
         migrate(connection, to="0001")
         for statement in filter(str.strip, FIRST_REVISION.split(";")):
             connection.exec_driver_sql(statement)
-    database.close()
 
-    store = Store.open(url, [FD001])
-    store.write([row("7", 11, why='{"evidence":{}}')])
+    store = opened([FD001])
+    store.write([row(cycle=11, why='{"evidence":{}}')])
 
-    found = store.history(UnitKey("", "fd001", "7"), limit=5, before=None)
+    found = history(store)
     newest, oldest = found.predictions
     assert (oldest["rul"], oldest["scored"], oldest["explanation"]) == (50.0, True, None)
     assert newest["explanation"] == '{"evidence":{}}'
-    assert found.outcome == failure(unit="7")
-    assert names(fleet(store, state="failed")) == ["7"]
-    assert store.history(UnitKey("plant-a", "fd001", "7"), limit=5, before=None) is None
-    store.close()
+    assert found.outcome == failure()
+    assert names(fleet(store, state="failed")) == ["1"]
+    assert history(store, tenant="plant-a") is None
 
 
 def test_units_of_one_name_of_two_tenants_are_two_units(store):
@@ -155,25 +162,12 @@ def test_units_of_one_name_of_two_tenants_are_two_units(store):
 
     receipt = store.take_outcome(failure(tenant="a"), replace=False)
 
-    seen = {
-        tenant: store.history(UnitKey(tenant, "fd001", "1"), limit=9, before=None)
-        for tenant in ("a", "b", "")
-    }
-    assert {tenant: found.predictions[0]["rul"] for tenant, found in seen.items()} == {
-        "a": 50,
-        "b": 20,
-        "": 90,
-    }
-    assert {tenant: found.outcome for tenant, found in seen.items()} == {
-        "a": receipt.outcome,
-        "b": None,
-        "": None,
-    }
+    seen = [history(store, tenant=tenant) for tenant in ("a", "b", "")]
+    assert [[found["rul"] for found in each.predictions] for each in seen] == [[50], [20], [90]]
+    assert [each.outcome for each in seen] == [receipt.outcome, None, None]
     assert [len(judged.judgement) for judged in receipt.judgements] == [1]
-    fleets = {t: fleet(store, tenant=t) for t in ("a", "b", "", "c")}
-    assert {tenant: [found["rul"] for found in fleet] for tenant, fleet in fleets.items()} == {
-        "a": [], "b": [20.0], "": [90.0], "c": [],
-    }  # fmt: skip
+    fleets = [fleet(store, tenant=tenant) for tenant in ("a", "b", "", "c")]
+    assert [[found["rul"] for found in each] for each in fleets] == [[], [20.0], [90.0], []]
     assert store.take_outcome(failure(tenant="c"), replace=False) is None
 
 
@@ -188,12 +182,7 @@ def test_the_report_compares_predictions_before_the_outcome_of_each_unit_of_its_
 
 
 def test_the_report_of_a_time_has_the_outcomes_that_happened_since_or_without_a_time_were_recorded(store):
-    ends = {
-        "old": (100.0, 900.0),
-        "new": (500.0, 900.0),
-        "untimed": (None, 500.0),
-        "old untimed": (None, 99.0),
-    }
+    ends = {"old": (100.0, 900.0), "new": (500.0, 900.0), "untimed": (None, 500.0), "both": (None, 99.0)}
     store.write([row(unit) for unit in ends])
     for unit, (happened, recorded) in ends.items():
         outcome = failure(unit=unit, happened_at=happened, recorded_at=recorded)
@@ -231,8 +220,8 @@ def test_the_interval_of_the_coverage_does_not_depend_on_the_order_of_rows(store
     assert interval() == found
 
 
-def test_a_unit_is_judged_renamed_and_deleted_for_one_model_alone(url):
-    store = Store.open(url, [FD001, replace(FD001, model="fd002")])
+def test_a_unit_is_judged_renamed_and_deleted_for_one_model_alone(opened):
+    store = opened([FD001, replace(FD001, model="fd002")])
     store.write([row(model="fd001"), row(model="fd002")])
 
     store.take_outcome(failure(60), replace=False)
@@ -242,7 +231,6 @@ def test_a_unit_is_judged_renamed_and_deleted_for_one_model_alone(url):
     assert store.delete(UnitKey("", "fd002", "1")).predictions == 1
 
     assert [names(kept(store, table)) for table in (UNITS, PREDICTIONS)] == [["2"]] * 2
-    store.close()
 
 
 @pytest.mark.parametrize("written", [("old", "new"), ("new", "old")], ids=" then ".join)
@@ -309,7 +297,7 @@ def test_a_unit_that_has_failed_is_running_again_by_no_purge(store):
 
     [*store.purge(2000.0)]
 
-    assert store.fleet(FleetFilter(("fd001",)), limit=10) == []
+    assert fleet(store) == []
     [*store.purge(4000.0)]
     assert kept(store, OUTCOMES) == []
 
@@ -335,12 +323,11 @@ def test_a_purge_deletes_all_old_predictions_wherever_they_lie(store, monkeypatc
     assert [(found["unit"], found["last_cycle"]) for found in kept(store)] == left
 
 
-def test_of_two_versions_predictions_in_one_write_the_fleet_shows_the_later(url):
-    both = Store.open(url, [FD001, replace(FD001, version="2")])
-    both.write([row(rul=100.0, at=1000.0, version="1"), row(rul=20.0, at=1001.0, version="2")])
+def test_of_two_versions_predictions_in_one_write_the_fleet_shows_the_later(opened):
+    store = opened([FD001, replace(FD001, version="2")])
+    store.write([row(rul=100.0, at=1000.0, version="1"), row(rul=20.0, at=1001.0, version="2")])
 
-    (shown,) = both.fleet(FleetFilter(("fd001",)), limit=10)
-    both.close()
+    (shown,) = fleet(store)
 
     assert (shown["version"], shown["rul"]) == ("2", 20.0)
 
@@ -402,9 +389,7 @@ def test_a_fleet_is_listed_by_urgency_page_by_page(store):
 
 
 def test_a_page_of_a_fleet_gathers_the_predictions_of_its_own_units_alone(store):
-    store.write(
-        [row(f"{i:03}", rul=500.0 - i) for i in range(300)]
-    )  # stored from the least urgent to the most
+    store.write([row(f"{i:03}", rul=500.0 - i) for i in range(300)])  # the most urgent last
     gathered = []
 
     class Gather:
@@ -458,38 +443,25 @@ def test_a_removed_unit_stays_out_of_the_fleet_whatever_is_predicted_later(store
     assert store.summary(FleetFilter(["fd001"])).units == 0
 
 
-def test_a_history_has_the_predictions_of_every_version(store, url):
-    store.write([row(cycle=10), row(cycle=11)])
-    newer = Store.open(url, [ModelVersion("fd001", "2", 130.0, 0.8)])
-    newer.write([row(cycle=11, rul=33.0, at=1001.0, version="2"), row("another", version="2")])
-
-    found = newer.history(UnitKey("", "fd001", "1"), limit=9, before=None)
-
-    assert found is not None
-    seen = [(p["last_cycle"], found.versions[p["version_id"]]["version"]) for p in found.predictions]
-    assert seen == [(11, "2"), (11, "1"), (10, "1")]
-    newer.close()
-
-
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_pages_of_a_history_have_every_prediction_once_also_of_versions_at_one_cycle(url, limit):
-    of_versions = {"1": (7, 8, 10), "2": (8, 9, 10), "3": (5, 8, 10)}
-    store = Store.open(url, [replace(FD001, version=version) for version in of_versions])
-    store.write([row(cycle=at, version=name) for name, cycles in of_versions.items() for at in cycles])
+def test_pages_of_a_history_have_every_prediction_once_also_of_versions_at_one_cycle(opened, limit):
+    cycles = {"1": (7, 8, 10), "2": (8, 9, 10), "3": (5, 8, 10)}
+    whole = [(cycle, version) for version, every in cycles.items() for cycle in every]
+    store = opened([replace(FD001, version=version) for version in cycles])
+    store.write([row(cycle=cycle, version=version, at=float(version)) for cycle, version in whole])
+    store.write([row("another")])
 
     seen, before = [], LARGEST_CYCLE + 1
     while before is not None:
-        known = store.history(UnitKey("", "fd001", "1"), limit=limit, before=before)
-        page = unit_body("fd001", "1", known, limit=limit)
+        page = unit_body("fd001", "1", history(store, limit=limit, before=before), limit=limit)
         seen += [(each.last_cycle, each.version) for each in page.predictions]
         before = page.next
 
-    assert sorted(seen) == sorted((at, name) for name, cycles in of_versions.items() for at in cycles)
-    store.close()
+    assert seen == sorted(whole, reverse=True)
 
 
-def test_a_unit_that_is_deleted_while_its_history_is_read_is_read_whole(store, url):
-    other, key = Store.open(url, [FD001]), UnitKey("", "fd001", "1")
+def test_a_unit_that_is_deleted_while_its_history_is_read_is_read_whole(store, opened):
+    other, key = opened([FD001]), UnitKey("", "fd001", "1")
     given = Given([10], np.ones((1, 1), np.float32), lambda *_: "")
     store.readings.append([Append(key, ("sensor",), 1, given)], at=1000.0)
     store.write([row()])
@@ -498,20 +470,17 @@ def test_a_unit_that_is_deleted_while_its_history_is_read_is_read_whole(store, u
     found = store.history(key, columns=("sensor",), limit=5, before=None)
 
     assert (len(found.predictions), found.readings.cycles) == (1, [10])
-    other.close()
 
 
-def test_a_version_that_is_loaded_later_is_registered_with_its_first_prediction(url):
+def test_a_version_that_is_loaded_later_is_registered_with_its_first_prediction(opened):
     versions = [FD001]
-    store = Store.open(url, versions)
+    store = opened(versions)
     versions.append(ModelVersion("fd001", "2", 130.0, 0.8))
 
     store.write([row(), row(version="2", at=1001.0)])
 
-    found = store.history(UnitKey("", "fd001", "1"), limit=9, before=None)
-    assert found is not None
+    found = history(store)
     assert [found.versions[p["version_id"]]["version"] for p in found.predictions] == ["2", "1"]
-    store.close()
 
 
 def work(store):
@@ -526,7 +495,7 @@ def work(store):
         connection.connection.driver_connection.set_progress_handler(count, 1)
 
     event.listen(store._engine, "begin", watch)
-    store.history(UnitKey("", "fd001", "1"), limit=10, before=None)
+    history(store)
     event.remove(store._engine, "begin", watch)
     return done
 
@@ -543,9 +512,9 @@ def test_a_history_costs_no_more_of_a_unit_that_has_lived_ten_times_as_long(stor
     assert work(store) < 1.01 * young
 
 
-def test_a_model_version_that_is_exported_again_is_judged_by_its_new_cap(store, url):
+def test_a_model_version_that_is_exported_again_is_judged_by_its_new_cap(store, opened):
     store.write([row(cycle=10, rul=90.0)])
-    Store.open(url, [ModelVersion("fd001", "1", 40.0, 0.9)]).close()
+    opened([replace(FD001, cap=40.0)])
 
     (scored,) = store.take_outcome(failure(110), replace=False).judgements
 
