@@ -37,16 +37,18 @@ def renderings(tmp_path_factory) -> dict[str, list[Document]]:
     return render(tmp_path_factory.mktemp("manifests"))
 
 
+def block_with(words: str) -> str:
+    """The commands of the page that have these words."""
+    (block,) = (text for text in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if words in text)
+    return block
+
+
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory) -> dict[str, Document]:
     """The data of the Secrets that the commands of the page make, by name."""
-    (block,) = (
-        text for text in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "create namespace" in text
-    )
-    kubectl = (
-        f'kubectl() {{ [ $3 != create ] || {program("kubectl")} "$@" --dry-run=client -o yaml; echo ---; }}'
-    )
-    text = f'{kubectl}\nrul() {{ {quote(RUL)} "$@"; }}\n{block}'
+    dry = f'{program("kubectl")} "$@" --dry-run=client -o yaml'
+    kubectl = f"kubectl() {{ [ $3 != create ] || {dry}; echo ---; }}"
+    text = f'{kubectl}\nrul() {{ {quote(RUL)} "$@"; }}\n{block_with("create namespace")}'
     made = yaml.safe_load_all(output_of("bash", "-euc", text, cwd=tmp_path_factory.mktemp("keys")))
     return {one["metadata"]["name"]: one["data"] for one in made if one}
 
@@ -54,12 +56,9 @@ def secrets(tmp_path_factory) -> dict[str, Document]:
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory) -> list[Document]:
     """Manifests that the commands of the page apply for the Prometheus Operator."""
-    (block,) = (
-        text for text in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "PrometheusRule" in text
-    )
     out = tmp_path_factory.mktemp("rules") / "rules.yaml"
     kubectl = f'kubectl() {{ if [ "$3" = apply ]; then cat; echo ---; fi >> {out}; }}'
-    output_of("bash", "-euc", f"{kubectl}\n{block}", cwd=ROOT)
+    output_of("bash", "-euc", f"{kubectl}\n{block_with('PrometheusRule')}", cwd=ROOT)
     return [one for one in yaml.safe_load_all(out.read_text("utf-8")) if one]
 
 

@@ -11,7 +11,6 @@ from export.bundle import BUNDLED, BundleFolder, InvalidBundle
 from export.handover import export_bundle
 from export.seal import COVERED, SIGNATURE, SUMS, read_bundle, write_sums
 from model.checkpoint import Checkpoint
-from service.choices import ProviderChoice
 from service.core.bundles import load_bundles
 from service.settings import Settings
 from tests.commands import rul
@@ -34,6 +33,14 @@ def openssl(*arguments):
     return subprocess.run(
         ["openssl", *map(str, arguments)], check=True, capture_output=True, text=True
     ).stdout
+
+
+def forge(folder):
+    """Change a file and write fresh digests beside the old signature."""
+    signature = (folder.path / SIGNATURE).read_bytes()
+    (folder.path / "MODEL_CARD.md").write_text("better than it is", encoding="utf-8")
+    write_sums(folder.path)
+    (folder.path / SIGNATURE).write_bytes(signature)
 
 
 @pytest.fixture
@@ -89,10 +96,7 @@ def test_a_signed_bundle_of_which_any_file_is_altered_is_refused(signed, keys, n
 
 
 def test_a_forger_with_fresh_digests_but_without_the_key_is_refused(signed, keys):
-    signature = (signed.path / SIGNATURE).read_bytes()
-    (signed.path / "MODEL_CARD.md").write_text("better than it is", encoding="utf-8")
-    write_sums(signed.path)
-    (signed.path / SIGNATURE).write_bytes(signature)
+    forge(signed)
 
     with pytest.raises(InvalidBundle, match=r"SHA256SUMS\.sig: not the signature of SHA256SUMS"):
         read_bundle(signed, public_key=keys / "own.pub")
@@ -100,10 +104,7 @@ def test_a_forger_with_fresh_digests_but_without_the_key_is_refused(signed, keys
 
 def test_a_forger_who_puts_the_signed_digests_back_during_the_check_is_refused(signed, keys, tmp_path):
     genuine = (signed.path / SUMS).read_bytes()
-    (signed.path / "MODEL_CARD.md").write_text("better than it is", encoding="utf-8")
-    signature = (signed.path / SIGNATURE).read_bytes()
-    write_sums(signed.path)
-    (signed.path / SIGNATURE).write_bytes(signature)
+    forge(signed)
     pipe = tmp_path / "key.pub"
     os.mkfifo(pipe)
 
@@ -126,14 +127,9 @@ def test_a_bundle_signed_by_another_key_or_not_at_all_is_refused_where_a_key_is_
         read_bundle(signed, public_key=keys / "other.pub")
     with pytest.raises(InvalidBundle, match=r"not signed: SHA256SUMS\.sig is missing"):
         read_bundle(tiny_bundle, public_key=keys / "own.pub")
+    settings = Settings(bundles=str(tiny_bundle.path), provider="cpu", bundle_public_key=keys / "own.pub")
     with pytest.raises(InvalidBundle, match="not signed"):
-        load_bundles(
-            Settings.model_construct(
-                bundles=(str(tiny_bundle.path),),
-                provider=ProviderChoice.CPU,
-                bundle_public_key=keys / "own.pub",
-            )
-        )
+        load_bundles(settings)
 
 
 @pytest.mark.parametrize("key", ["missing.pub", "own.pem", "rsa.pub", "text.pub"])

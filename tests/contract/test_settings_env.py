@@ -70,4 +70,3 @@ def test_only_its_owner_reads_a_new_file_of_settings_which_will_hold_keys(tmp_pa
     show_settings(tmp_path / ".env")
 
     assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / ".env").read_text(encoding="utf-8") == env_example()
