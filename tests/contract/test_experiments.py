@@ -47,6 +47,28 @@ def standardise(parts):
     return layer
 
 
+@pytest.fixture
+def ensemble():
+    return pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
+
+
+@pytest.fixture
+def boosted(ensemble, parts, standardise):
+    """Fit gradient boosting to windows, by default those of training; `before` sees each fit's statistics."""
+    fit = ensemble.HistGradientBoostingRegressor.fit
+
+    def boosted(windows=parts.training, before=lambda statistics: None):
+        def watched(trees, statistics, *given, **options):
+            before(statistics)
+            return fit(trees, statistics, *given, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ensemble.HistGradientBoostingRegressor, "fit", watched)
+            return BASELINES["gradient_boosting"](windows, standardise, FLEET.cap)
+
+    return boosted
+
+
 def error(answers, windows):
     return float(np.sqrt(np.mean((answers - np.minimum(windows.rul, FLEET.cap)) ** 2)))
 
@@ -74,20 +96,13 @@ def test_a_baseline_that_looks_beats_the_mean(name, parts, standardise):
     assert error(looking(windows), windows) < 0.9 * error(mean(windows), windows)
 
 
-def test_gradient_boosting_takes_as_many_threads_as_torch(parts, standardise, monkeypatch):
-    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
+def test_gradient_boosting_takes_as_many_threads_as_torch(boosted):
     threadpoolctl = pytest.importorskip("threadpoolctl", reason="scikit-learn is not installed")
     pools = []
-    fit = ensemble.HistGradientBoostingRegressor.fit
 
-    def watched(*given, **options):
-        pools.extend(threadpoolctl.threadpool_info())
-        return fit(*given, **options)
-
-    monkeypatch.setattr(ensemble.HistGradientBoostingRegressor, "fit", watched)
     with threadpoolctl.threadpool_limits(3):
         torch.set_num_threads(1)
-        BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)
+        boosted(before=lambda _: pools.extend(threadpoolctl.threadpool_info()))
 
     assert {pool["num_threads"] for pool in pools} == {1}
 
@@ -112,51 +127,38 @@ def test_more_values_than_bins_rise_to_the_next_quantile():
     assert np.bincount(np.unique(raised, return_inverse=True)[1]).max() <= 5000 // (BINS - 1) + 1
 
 
-def test_gradient_boosting_gets_no_more_values_than_bins_where_weights_differ(
-    parts, standardise, monkeypatch
-):
-    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
+def test_gradient_boosting_gets_no_more_values_than_bins_where_weights_differ(boosted, parts, monkeypatch):
     monkeypatch.setattr("model.baselines.BINS", 9)
-    fit, seen = ensemble.HistGradientBoostingRegressor.fit, []
-
-    def watched(trees, statistics, *given, **options):
-        seen.append(max(len(np.unique(column)) for column in statistics.T))
-        return fit(trees, statistics, *given, **options)
-
-    monkeypatch.setattr(ensemble.HistGradientBoostingRegressor, "fit", watched)
     weights = np.where(np.arange(len(parts.training)) % 2, 1.0, 2.0).astype(np.float32)
+    seen = []
+
     for windows in (parts.training, replace(parts.training, weight=weights)):
-        BASELINES["gradient_boosting"](windows, standardise, FLEET.cap)
+        boosted(windows, lambda given: seen.append(max(len(np.unique(column)) for column in given.T)))
 
     assert seen[0] > 9 >= seen[1]
 
 
-def test_gradient_boosting_learns_from_a_part_of_many_windows(parts, standardise, monkeypatch):
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    windows, few = parts.held_out, len(parts.training) // 2
-    whole = BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)(windows)
-    monkeypatch.setattr("model.baselines.MOST_WINDOWS", few)
+def test_gradient_boosting_learns_from_a_part_of_many_windows(boosted, parts, monkeypatch):
+    windows = parts.held_out
+    whole = boosted()(windows)
+    monkeypatch.setattr("model.baselines.MOST_WINDOWS", len(parts.training) // 2)
 
-    part, again = (
-        BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)(windows) for _ in range(2)
-    )
+    part, again = (boosted()(windows) for _ in range(2))
 
     np.testing.assert_array_equal(part, again)
     assert not np.array_equal(part, whole)
+
+
+def rows(units, *names, watch=lambda *_: None, **options):
+    wanted = [Wanted(name) for name in names]
+    return run_rows(wanted, units, FLEET, folds=3, config=CONFIG, watch=watch, **options)
 
 
 @pytest.mark.parametrize("name", ["mean", "flagship"])
 def test_a_row_is_judged_on_every_unit_once(name, units):
     told = []
 
-    (found,) = run_rows(
-        [Wanted(name)],
-        units,
-        FLEET,
-        folds=3,
-        config=CONFIG,
-        watch=lambda wanted, done: told.append(done),
-    )
+    (found,) = rows(units, name, watch=lambda wanted, done: told.append(done))
 
     assert told[-1] == 3 * updates(row_named(name), CONFIG)
     assert found.figures["rmse"].low <= found.figures["rmse"].value <= found.figures["rmse"].high
@@ -165,8 +167,7 @@ def test_a_row_is_judged_on_every_unit_once(name, units):
 
 
 def test_a_row_is_held_against_another_on_the_same_windows(units):
-    rows = [Wanted("mean"), Wanted("ridge")]
-    mean, ridge = run_rows(rows, units, FLEET, folds=3, config=CONFIG, watch=lambda *_: None)
+    mean, ridge = rows(units, "mean", "ridge")
 
     apart = rmse_difference(ridge.answered, mean.answered, cap=FLEET.cap)
 
@@ -175,12 +176,7 @@ def test_a_row_is_held_against_another_on_the_same_windows(units):
 
 
 def test_rows_of_other_windows_are_not_compared(units):
-    whole, part = (
-        next(
-            run_rows([Wanted("mean")], units, FLEET, folds=3, config=CONFIG, watch=lambda *_: None, only=only)
-        )
-        for only in (None, 2)
-    )
+    whole, part = (next(rows(units, "mean", only=only)) for only in (None, 2))
 
     with pytest.raises(InvalidData, match="different windows"):
         rmse_difference(whole.answered, part.answered, cap=FLEET.cap)
@@ -313,8 +309,8 @@ def test_a_trial_that_diverges_is_not_the_one_of_lowest_rmse(files):
     result = experiment(files, "--row", "flagship", *options, "--search", 2)
 
     assert result.exit_code == 0, result.exception
-    *rows, last = result.stdout.splitlines()
-    assert any("learning_rate=1e30 | nan" in row for row in rows)
+    *trials, last = result.stdout.splitlines()
+    assert any("learning_rate=1e30 | nan" in trial for trial in trials)
     assert last.startswith("lowest RMSE: flagship batch=8 learning_rate=0.003;")
 
 
@@ -325,8 +321,9 @@ def test_rul_experiment_prints_the_trials_of_a_search_and_names_the_one_of_lowes
 
     result = experiment(files, "--row", "flagship", *options)
 
-    *rows, last = result.stdout.splitlines()
-    rmse = {row.split("|")[1].strip(): float(row.split("|")[2].split("[")[0]) for row in rows}
+    *trials, last = result.stdout.splitlines()
+    cells = [trial.split("|") for trial in trials]
+    rmse = {label.strip(): float(figures.split("[")[0]) for _, label, figures, *_ in cells}
     assert last.startswith(f"lowest RMSE: {min(rmse, key=rmse.__getitem__)};")
 
 

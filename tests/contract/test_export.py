@@ -35,6 +35,23 @@ def manifest(tiny_bundle):
     return open_bundle(tiny_bundle)[1]
 
 
+def replayed(bundle):
+    """What the replay of a bundle's golden windows finds."""
+    session, manifest = open_bundle(bundle)
+    golden = read_bundle(bundle).golden
+    answers = session.answer(golden.readings, golden.lengths, golden.last_cycle)
+    return [*replay(golden, answers, manifest)]
+
+
+def findings(bundle):
+    """What the replay and the measurement of every promise find."""
+    return [*replayed(bundle), *measure_promises(*open_bundle(bundle))]
+
+
+def broken(session, manifest):
+    return [finding.promise for finding in measure_promises(session, manifest) if not finding.kept]
+
+
 def test_a_bundle_holds_a_graph_golden_windows_and_a_card(tiny_bundle):
     files = {file.name: file.stat().st_size for file in tiny_bundle.path.iterdir()}
 
@@ -105,10 +122,7 @@ def test_units_that_last_thousands_of_cycles_have_a_bundle_that_keeps_its_promis
 
     export_bundle(long_lived, tmp_path / "long", version="1")
 
-    session, manifest = open_bundle(BundleFolder(tmp_path / "long"))
-    golden = read_bundle(BundleFolder(tmp_path / "long")).golden
-    findings = [*measure_promises(session, manifest), *replay(golden, answers_of(session, golden), manifest)]
-    assert [each for each in findings if not each.kept] == []
+    assert [each for each in findings(BundleFolder(tmp_path / "long")) if not each.kept] == []
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +140,7 @@ def odd(tmp_path_factory):
 
 
 def test_nearly_constant_columns_leave_a_bundle_that_opens(odd):
-    session, manifest = open_bundle(odd)
-
-    golden = read_bundle(odd).golden
-    findings = [*measure_promises(session, manifest), *replay(golden, answers_of(session, golden), manifest)]
-    assert [each for each in findings if not each.kept] == []
+    assert [each for each in findings(odd) if not each.kept] == []
 
 
 def test_probe_windows_are_of_every_kind(manifest):
@@ -142,20 +152,15 @@ def test_probe_windows_are_of_every_kind(manifest):
     assert np.isinf(windows.readings).any()
 
 
-def answers_of(session, golden):
-    return session.answer(golden.readings, golden.lengths, golden.last_cycle)
-
-
 def test_golden_windows_replay_to_the_rounding_of_stored_answers(tiny_bundle):
-    session, manifest = open_bundle(tiny_bundle)
-    golden = read_bundle(tiny_bundle).golden
+    expected = read_bundle(tiny_bundle).golden.expected
 
-    findings = [*replay(golden, answers_of(session, golden), manifest)]
+    found = replayed(tiny_bundle)
 
-    of_outputs = findings[: len(golden.expected)]
-    assert [finding.promise for finding in of_outputs] == [f"golden {name}" for name in golden.expected]
+    of_outputs = found[: len(expected)]
+    assert [finding.promise for finding in of_outputs] == [f"golden {name}" for name in expected]
     assert all(finding.worst <= ROUNDING * finding.allowed for finding in of_outputs)
-    assert all(finding.kept for finding in findings)
+    assert all(finding.kept for finding in found)
 
 
 def test_golden_windows_cover_short_long_fresh_worn_and_missing(tiny_bundle):
@@ -188,7 +193,7 @@ class Meddler:
 
 
 @pytest.mark.parametrize(
-    ("output", "change", "broken"),
+    ("output", "change", "promise"),
     [
         ("attention", lambda a, b: a * 0.9, "attention sums to 1"),
         ("attention", lambda a, b: a + 1e-3, "attention and contribution on padding"),
@@ -198,21 +203,15 @@ class Meddler:
         ("rul_interval", lambda a, b: a[:, ::-1], "0 <= lower <= RUL <= upper <= cap, cycles beyond"),
     ],
 )
-def test_a_broken_promise_is_found(tiny_bundle, output, change, broken):
+def test_a_broken_promise_is_found(tiny_bundle, output, change, promise):
     session, manifest = open_bundle(tiny_bundle)
 
-    findings = measure_promises(Meddler(session, output, change), manifest)
-
-    assert broken in [finding.promise for finding in findings if not finding.kept]
+    assert promise in broken(Meddler(session, output, change), manifest)
 
 
 def test_every_promise_has_a_name_of_its_own(tiny_bundle):
-    session, manifest = open_bundle(tiny_bundle)
-    golden = read_bundle(tiny_bundle).golden
+    names = [finding.promise for finding in findings(tiny_bundle)]
 
-    findings = [*replay(golden, answers_of(session, golden), manifest), *measure_promises(session, manifest)]
-
-    names = [finding.promise for finding in findings]
     assert len(set(names)) == len(names)
 
 
@@ -220,24 +219,19 @@ def test_wrong_contributions_of_missing_and_typical_readings_are_found(tiny_bund
     session, manifest = open_bundle(tiny_bundles("flagship"))
     more = Meddler(session, "sensor_contribution", lambda a, b: a + 0.01)
 
-    broken = [finding.promise for finding in measure_promises(more, manifest) if not finding.kept]
+    found = broken(more, manifest)
 
-    assert "contribution of readings that are missing or not read, cycles" in broken
-    assert "contribution of typical readings, cycles" in broken
+    assert "contribution of readings that are missing or not read, cycles" in found
+    assert "contribution of typical readings, cycles" in found
 
 
 def test_a_model_that_reads_settings_keeps_every_promise_and_its_manifest_says_that_it_does(odd):
     session, manifest = open_bundle(odd)
     silent = manifest.model_copy(update={"reads_settings": False})
 
-    broken, broken_silently = (
-        [finding.promise for finding in measure_promises(session, each) if not finding.kept]
-        for each in (manifest, silent)
-    )
-
     assert manifest.reads_settings
-    assert not broken
-    assert broken_silently == ["contribution of readings that are missing or not read, cycles"]
+    assert broken(session, manifest) == []
+    assert broken(session, silent) == ["contribution of readings that are missing or not read, cycles"]
 
 
 def test_outputs_of_another_shape_are_named(tiny_bundle):
@@ -300,12 +294,15 @@ def test_the_card_has_gradient_boosting_and_thirds_where_the_run_has_them(manife
     assert f"| RMSE, cycles | {manifest.metrics['crossvalidation_rmse']:.2f} [" in without
 
 
+def card_of(manifest, **training):
+    """The card of a model that reads settings, with other facts of its training."""
+    facts = manifest.training.model_copy(update=training)
+    return model_card(manifest.model_copy(update={"training": facts, "reads_settings": True}), sha256="")
+
+
 @pytest.mark.parametrize("given", [[], ["reads_settings=true"]])
 def test_the_cards_command_repeats_the_choice_to_read_settings(manifest, given):
-    config = manifest.training.config | {"given": {"set": given}}
-    training = manifest.training.model_copy(update={"config": config})
-
-    card = model_card(manifest.model_copy(update={"training": training, "reads_settings": True}), sha256="")
+    card = card_of(manifest, config=manifest.training.config | {"given": {"set": given}})
 
     assert card.count("--set reads_settings=true") == 1
     assert "The network reads them" in card
@@ -321,6 +318,5 @@ def test_the_cards_command_repeats_the_choice_to_read_settings(manifest, given):
 )
 def test_the_card_names_a_few_files_of_the_data(manifest, files, said):
     names = ", ".join(f"{n}.csv" for n in range(1, files + 1))
-    training = manifest.training.model_copy(update={"data_name": names})
 
-    assert said in model_card(manifest.model_copy(update={"training": training}), sha256="")
+    assert said in card_of(manifest, data_name=names)

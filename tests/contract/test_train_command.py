@@ -31,9 +31,17 @@ def files(files, tmp_path_factory):
     return shutil.copytree(files, tmp_path_factory.mktemp("my data"), dirs_exist_ok=True)
 
 
+def of(files, *, units="pumps.csv"):
+    """The options that name the data and its fleet."""
+    return ("--data", files / units, "--fleet", files / "pumps.toml")
+
+
 def train(files, out, *options):
-    data = ("--data", files / "pumps.csv", "--fleet", files / "pumps.toml", "--name", "pumps")
-    return rul("train", *data, "--output", out, "--steps", 6, "--folds", 2, *options)
+    return rul("train", *of(files), "--name", "pumps", "--output", out, "--steps", 6, "--folds", 2, *options)
+
+
+def words(text):
+    return " ".join(text.split())
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +62,7 @@ def exported(trained, tmp_path_factory):
 def test_rul_train_leaves_a_run_with_its_curve_and_says_what_is_next(trained):
     out, result = trained
 
-    shown = " ".join(result.output.split())
+    shown = words(result.output)
     assert {file.name for file in out.iterdir()} == {
         "network.pt", "run.json", "held_out.npz", "curve.csv", "curve.png",
     }  # fmt: skip
@@ -87,7 +95,7 @@ def test_rul_decide_compares_policies_on_the_held_out_units_of_a_run(trained):
 
     result = rul("decide", out, "--costs", "800:12000")
 
-    shown = " ".join(result.output.split())
+    shown = words(result.output)
     assert result.exit_code == 0, result.exception
     assert "pumps: 12 units, planned stop 800, failure 12000" in shown
     for policy in ("ours", "fixed age", "run to failure", "foresight", "saved by ours"):
@@ -95,15 +103,13 @@ def test_rul_decide_compares_policies_on_the_held_out_units_of_a_run(trained):
 
 
 def test_rul_decide_replays_a_bundle_on_the_units_that_it_is_given(files, exported):
-    data = ("--data", files / "pumps.csv", "--fleet", files / "pumps.toml")
-
-    without, given = rul("decide", exported), rul("decide", exported, *data, "--costs", "1:5")
+    without, given = rul("decide", exported), rul("decide", exported, *of(files), "--costs", "1:5")
 
     assert without.exit_code == 2
-    assert "expected units that did not train the bundle" in " ".join(without.stderr.split())
+    assert "expected units that did not train the bundle" in words(without.stderr)
     assert given.exit_code == 0, given.exception
-    assert "12 units, planned stop 1, failure 5" in " ".join(given.output.split())
-    assert "this data trained the network" in " ".join(given.stderr.split())
+    assert "12 units, planned stop 1, failure 5" in words(given.output)
+    assert "this data trained the network" in words(given.stderr)
 
 
 def test_rul_decide_names_a_source_that_is_not_there_before_options():
@@ -117,9 +123,9 @@ def test_rul_decide_asks_for_units_that_failed_by_an_option_that_it_has(exported
     units = [replace(u, cycles=u.cycles[:9], readings=u.readings[:9]) for u in worn_pumps(units=5, seed=4)]
     by_rule = replace(PUMPS, failure=FailureRule("vibration", at_least=99.0))
     (tmp_path / "young.csv").write_bytes(csv_text(units, PUMPS.schema))
-    (tmp_path / "rule.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
+    (tmp_path / "pumps.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
 
-    result = rul("decide", exported, "--data", tmp_path / "young.csv", "--fleet", tmp_path / "rule.toml")
+    result = rul("decide", exported, *of(tmp_path, units="young.csv"))
 
     assert str(result.exception) == "none of 5 units failed: give --data of units that failed"
 
@@ -145,10 +151,8 @@ def test_data_that_would_ruin_a_training_end_it_before_it_begins(files, tmp_path
 def test_rul_train_compares_the_network_with_gradient_boosting(trained):
     out, result = trained
 
-    shown, metrics = (
-        " ".join(result.output.split()),
-        json.loads((out / "run.json").read_text())["facts"]["metrics"],
-    )
+    shown = words(result.output)
+    metrics = json.loads((out / "run.json").read_text())["facts"]["metrics"]
     assert "RMSE below the cap" in shown
     assert f"RMSE of gradient boosting, cycles │ {metrics['boosting_rmse']:.2f} │" in shown
     assert metrics["boosting_difference"] == pytest.approx(
@@ -160,7 +164,7 @@ def test_rul_train_compares_the_network_with_gradient_boosting(trained):
 
 
 def test_rul_evaluate_says_that_training_units_flatter(exported, files):
-    result = rul("evaluate", exported, "--data", files / "pumps.csv", "--fleet", files / "pumps.toml")
+    result = rul("evaluate", exported, *of(files))
 
     assert result.exit_code == 0
     assert "these errors are too low" in result.stderr
@@ -183,7 +187,7 @@ def test_rul_evaluate_cuts_no_window_before_the_shortest_of_the_fleet(exported, 
     result = rul("evaluate", exported, *data)
 
     windows = sum(len(unit) - 15 for unit in worn_pumps(units=12, seed=4))
-    assert f"{windows} windows of 12 units" in " ".join(result.output.split())
+    assert f"{windows} windows of 12 units" in words(result.output)
 
 
 @pytest.mark.parametrize(("options", "said"), [([], "--overwrite"), (["--resume"], "it is finished")])
@@ -198,17 +202,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_updates_are_chosen(f
     (tmp_path / "file").touch()
     run = tmp_path / "file" / "run"
 
-    result = rul(
-        "train",
-        "--data",
-        files / "pumps.csv",
-        "--fleet",
-        files / "pumps.toml",
-        "--name",
-        "pumps",
-        "--output",
-        run,
-    )
+    result = rul("train", *of(files), "--name", "pumps", "--output", run)
 
     assert isinstance(result.exception, CannotWrite)
     assert str(result.exception) == f"{run}: cannot be written: Not a directory"
@@ -289,12 +283,12 @@ USAGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "words"), USAGE)
-def test_wrong_usage_exits_with_2_and_says_what_was_expected_before_data_is_read(trained, arguments, words):
+@pytest.mark.parametrize(("arguments", "said"), USAGE)
+def test_wrong_usage_exits_with_2_and_says_what_was_expected_before_data_is_read(trained, arguments, said):
     result = rul(*(trained[0] if each is RUN else each for each in arguments))
 
     assert result.exit_code == 2
-    assert words in " ".join(result.stderr.split())
+    assert said in words(result.stderr)
 
 
 def commands_of_card(bundle):
@@ -317,7 +311,7 @@ def test_the_commands_of_a_card_make_its_bundle_again(exported, tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["fd001", "fd002", "fd003", "fd004"])
 def test_the_card_of_a_shipped_bundle_names_no_folder_of_a_machine(name):
-    words = [word for command in commands_of_card(BUNDLED / name) for word in command]
+    named = [word for command in commands_of_card(BUNDLED / name) for word in command]
 
-    assert f"train_{name.upper()}.txt" in words
-    assert not any(word.startswith("/") for word in words)
+    assert f"train_{name.upper()}.txt" in named
+    assert not any(word.startswith("/") for word in named)
