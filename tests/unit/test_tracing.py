@@ -253,7 +253,7 @@ async def test_an_unsampled_request_makes_no_span(traced):
     assert traced.spans == ()
 
 
-async def test_a_sampled_request_in_a_batch_with_others_makes_the_batch_sampled():
+async def test_a_sampled_request_in_a_batch_with_unsampled_ones_is_traced_with_its_batch_and_alone():
     traced = Traced(sample=0)
 
     async with in_process(tracer=traced.tracer) as service:
@@ -266,18 +266,6 @@ async def test_a_sampled_request_in_a_batch_with_others_makes_the_batch_sampled(
 
     assert linked(traced.only("batch")) == {traced.only("POST /v1/predict").context.span_id}
     assert traced.only("batch").attributes["rul.windows"] == 3
-
-
-async def test_of_requests_without_a_parent_the_share_is_traced_that_was_asked_for():
-    never, always = Traced(sample=0), Traced(sample=1)
-
-    for traced in (never, always):
-        async with in_process(tracer=traced.tracer) as service:
-            for _ in range(5):
-                await service.predict_http()
-
-    assert never.spans == ()
-    assert len(always.named("POST /v1/predict")) == 5
 
 
 @pytest.mark.parametrize("given", ["", "00-zz-zz-01", f"00-{'0' * 32}-{CALLER}-01", "ff", "é" * 60])
