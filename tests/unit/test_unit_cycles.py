@@ -3,22 +3,25 @@
 import asyncio
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from urllib.parse import quote
 
 import grpc
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.turns import LARGE_BYTES
+from service.core.window import WindowInput
 from service.edge.keys import add_key
-from service.errors import MalformedBody
+from service.errors import InvalidWindow, MalformedBody
 from service.http.units_bodies import shortest
 from service.http.units_cycles import read_csv
 from service.proto import rul_v1_pb2 as pb
-from tests.examples import examples
-from tests.fakes import COLUMNS, FakeRuntime, fake_outputs, make_manifest
+from service.store.rows import Stretch
+from service.units import windows_of
+from tests.fakes import COLUMNS, RULES, FakeRuntime, fake_outputs, joined, make_manifest
 from tests.in_process import ask_grpc, framed, in_process, message_window
 from tests.in_process import keeping as stored_in
 
@@ -103,23 +106,21 @@ async def test_readings_of_a_large_body_keep_their_columns_if_the_model_is_swapp
     assert stored == columns(cycles)
 
 
-async def window_answer(service, cycles, unit="7", **options):
-    """What /v1/predict answers for the life since the last gap too long for a window."""
+def life(cycles):
+    """The readings since the last gap too long for a window, by column; None where a cycle has none."""
     first = max(c for c in cycles if not any(c - 1 - GAP <= before < c for before in cycles))
     every = range(first, max(cycles) + 1)
-    lists = {name: [values(c).get(name) if c in cycles else None for c in every] for name in COLUMNS}
-    window = {"unit": unit, "last_cycle": max(cycles), "columns": lists}
+    return {name: [values(c).get(name) if c in cycles else None for c in every] for name in COLUMNS}
+
+
+async def window_answer(service, cycles, unit="7", **options):
+    """What /v1/predict answers for this life."""
+    window = {"unit": unit, "last_cycle": max(cycles), "columns": life(cycles)}
     response = await service.http.post(
         "/v1/predict",
         json={"windows": [window], "explain": "none", "partial": True, "store": False, **options},
     )
     return response.json()["predictions"][0]
-
-
-def without_truncation(prediction):
-    """A prediction without the warning that only a window longer than the context has."""
-    kept = [warning for warning in prediction["warnings"] if warning["code"] != "truncated_to_context"]
-    return prediction | {"warnings": kept}
 
 
 async def test_a_reading_is_answered_with_the_prediction_of_the_unit(service):
@@ -180,25 +181,17 @@ async def test_costs_of_csv_that_cannot_be_are_refused_by_their_name_and_nothing
     assert (await service.http.get("/v1/units/7")).status_code == 404
 
 
-@examples(25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    parts=st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=5), min_size=1, max_size=5),
-    restart=st.integers(0, 5),
-)
-async def test_whatever_the_order_the_answer_is_that_of_the_whole_window(tmp_path_factory, parts, restart):
-    folder, known = tmp_path_factory.mktemp("store"), set()
-    for half in (parts[:restart], parts[restart:]):
-        async with keeping(folder) as service:
-            for cycles in half:
-                known |= set(cycles)
-                answer = (await post(service, readings=[reading(cycle) for cycle in cycles])).json()
+@given(st.sets(st.integers(1, 30), min_size=1))
+def test_the_window_of_a_unit_is_its_life_since_the_last_gap_too_long_for_a_window(cycles):
+    newest = sorted(cycles)[-RULES.context :]
+    rows = [[values(cycle).get(name, np.nan) for name in COLUMNS] for cycle in newest]
+    whole, problems = joined(WindowInput("7", float(newest[-1]), columns=life(cycles)))
 
-                expected = await window_answer(service, known)
-                if answer["prediction"] is None:
-                    assert answer["refusal"]["errors"][0]["code"] == "too_much_missing"
-                    assert expected["error"]["errors"][0]["code"] == "too_much_missing"
-                else:
-                    assert answer["prediction"] == without_truncation(expected)
+    with pytest.raises(InvalidWindow, match="missing") if problems else nullcontext():
+        found = windows_of(Stretch(newest, np.array(rows, np.float32)), "7", RULES)
+
+        np.testing.assert_array_equal(found.readings, whole.readings)
+        assert (found.first_cycle, found.last_cycle) == (whole.first_cycle, whole.last_cycle)
 
 
 async def test_a_conflict_points_at_the_value_and_shows_both(service):
