@@ -430,13 +430,6 @@ def test_finished_parts_are_not_scored_again(tiny_bundle, fleet, tmp_path):
     assert kept.stat().st_mtime_ns == written
 
 
-def test_counts_do_not_depend_on_the_size_of_parts(tiny_bundle, fleet, tmp_path):
-    small = score_here(tiny_bundle, fleet, tmp_path / "small", part_readings=60, **LAST_ONLY)
-    large = score_here(tiny_bundle, fleet, tmp_path / "large", **LAST_ONLY)
-
-    assert small == large
-
-
 @pytest.mark.parametrize("group", [10, 64, 10_000])
 def test_parts_hold_whole_units_whatever_the_groups_of_rows(group, fleet):
     table = pq.read_table(fleet)
