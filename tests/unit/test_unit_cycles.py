@@ -277,6 +277,8 @@ async def test_a_unit_is_answered_again_at_once_after_a_long_outage(service):
         ({"cycles": [1, 2], "columns": {"sensor_1": [1.0, 2.0], "sensor_9": None}}, 422, "/columns/sensor_9"),
         ({"cycles": [1, 2], "columns": {"sensor_1": [1.0], "sensor_2": None}}, 422, "/cycles"),
         ({**reading(1), "costs": {"planned": 2.0, "failure": 1.0}}, 400, "/costs"),
+        ({"cyle": 5, "columns": values(5)}, 400, ""),
+        ({"readings": [{"cyle": 5, "columns": values(5)}]}, 400, "/readings/0"),
     ],
 )
 async def test_a_bad_body_is_refused_where_it_is_wrong_and_nothing_is_stored(service, body, status, pointer):
