@@ -191,6 +191,7 @@ def test_everything_that_the_image_is_made_of_is_here_and_let_in():
         ROOT / "docker-compose.yml",
         ROOT / "service" / "Dockerfile",
         ROOT / "docs" / "runbook.md",
+        ROOT / "deploy" / "systemd" / "rulserve.service",
         *sorted((ROOT / "observability" / "grafana" / "dashboards").glob("*.json")),
     ],
     ids=lambda path: path.name,

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,7 @@ BASH = [text for language, text in BLOCKS if language == "bash"]
 SHOWN = [text for language, text in BLOCKS if language == "json"]
 ANOTHER_PROCESSOR = 2e-3
 """Of the figures in an answer."""
+SERVE, DEV = "source .venv/serve/bin/activate\n", "source .venv/dev/bin/activate\n"
 HEAD, TAIL = 2, 1  # of a list that is cut short
 INSTALL_SECONDS, RUN_SECONDS = 900, 300
 
@@ -136,12 +137,15 @@ def test_make_serve_needs_no_torch(copy, served):
 
 
 @pytest.fixture(scope="module")
-def answer(copy, served) -> dict[str, Any]:
+def paste(copy, served) -> Callable[[str], str]:
+    """What the block for a client prints that starts so."""
+    return lambda start: pasted(block(SERVE + start), copy, served)
+
+
+@pytest.fixture(scope="module")
+def answer(paste) -> dict[str, Any]:
     """The answer to the HTTP call; its request stays in request.json."""
-    call = block(
-        "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1 --truncate --seed 6 --format"
-    )
-    return json.loads(pasted(call, copy, served))
+    return json.loads(paste("rul simulate --bundle fd001 --units 1 --truncate --seed 6 --format"))
 
 
 def test_the_http_call_returns_the_answer_that_is_shown(copy, answer):
@@ -154,12 +158,8 @@ def test_the_http_call_returns_the_answer_that_is_shown(copy, answer):
     assert found == [], f"show this:\n{json.dumps(got, indent=2, ensure_ascii=False)}"
 
 
-def test_readings_are_kept_explained_and_decided_on(copy, served):
-    printed = pasted(
-        block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1 --truncate --seed 6 |"),
-        copy,
-        served,
-    )
+def test_readings_are_kept_explained_and_decided_on(paste):
+    printed = paste("rul simulate --bundle fd001 --units 1 --truncate --seed 6 |")
 
     stored, explained, decided = (json.loads(line) for line in printed.replace("}{", "}\n{").splitlines())
     assert stored["stored"] == stored["last_cycle"] == decided["last_cycle"]
@@ -168,10 +168,8 @@ def test_readings_are_kept_explained_and_decided_on(copy, served):
     assert decided["decision"]["act_in_cycles"] >= 0
 
 
-def test_the_client_prints_the_output_shown_in_the_readme(copy, served):
-    printed = pasted(
-        block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 3"), copy, served
-    )
+def test_the_client_prints_the_output_shown_in_the_readme(paste):
+    printed = paste("rul simulate --bundle fd001 --units 3")
 
     assert printed == next(text for language, text in BLOCKS if language == "text")
 
@@ -186,18 +184,16 @@ def test_the_client_prints_the_output_shown_in_the_readme(copy, served):
     ],
     ids=["gRPC", "a stream", "tritonclient"],
 )
-def test_other_calls_answer_the_same(copy, served, start, said):
-    printed = pasted(block(f"source .venv/serve/bin/activate\n{start}"), copy, served)
+def test_other_calls_answer_the_same(paste, start, said):
+    printed = paste(start)
 
     shown = json.loads(SHOWN[0])["predictions"][0]
     for text in said:
         assert text.format(**shown) in f"START{printed}END"
 
 
-def test_the_shell_commands_give_the_same_table_here_and_by_the_service(copy, served):
-    printed = pasted(
-        block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 5"), copy, served
-    )
+def test_the_shell_commands_give_the_same_table_here_and_by_the_service(paste):
+    printed = paste("rul simulate --bundle fd001 --units 5")
 
     rows = [line.split(",") for line in printed.splitlines() if re.match(r"^\d+,", line)]
     here, by_the_service = rows[:5], rows[5:]
@@ -228,7 +224,7 @@ def test_the_readers_own_fleet_is_served_and_predicts_its_file_unchanged(copy, w
 
     arguments = [*f".venv/dev/bin/{command}".split(), f"--port={port}"]
     with running(arguments, copy, port, log="pumps.log"):
-        printed = pasted(block("source .venv/dev/bin/activate\nrul predict"), copy, port)
+        printed = pasted(block(DEV + "rul predict"), copy, port)
 
     rows = [line for line in printed.splitlines() if re.match(r"^P-\d{3},", line)]
     assert len(rows) == 30
@@ -244,11 +240,8 @@ def test_the_compose_file_is_accepted(copy):
 def test_every_block_of_the_readme_is_run_by_a_test():
     run_here = (
         "make serve", "make test", "make setup", "docker compose config",
-        "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1",
-        "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 3",
-        "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 5",
-        "source .venv/serve/bin/activate\npython", "source .venv/serve/bin/activate\npip install",
-        "source .venv/dev/bin/activate\nrul predict",
+        *(f"{SERVE}rul simulate --bundle fd001 --units {units}" for units in (1, 3, 5)),
+        f"{SERVE}python", f"{SERVE}pip install", f"{DEV}rul predict",
     )  # fmt: skip
 
     assert [text for text in BASH if not text.startswith(run_here)] == []

@@ -12,7 +12,7 @@ import pytest
 
 from service.processes.envoy_server import STOP_SECONDS
 from service.processes.tuning import RESERVED
-from service.settings import Settings, variable_of
+from service.settings import Settings
 from tests.programs import ROOT, output_of, program
 
 UNIT = ROOT / "deploy" / "systemd" / "rulserve.service"
@@ -48,12 +48,6 @@ def test_a_worker_may_hold_as_many_connections_as_the_settings_allow():
     [files] = directives()["LimitNOFILE"]
 
     assert int(files) >= Settings().max_connections + RESERVED
-
-
-def test_every_setting_that_the_unit_names_is_one():
-    named = re.findall(r"\bRUL_\w+", UNIT.read_text("utf-8"))
-
-    assert {*named} - {"RUL_"} <= {*map(variable_of, Settings.model_fields)}
 
 
 def test_the_store_is_in_the_state_directory():
