@@ -27,18 +27,21 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(params=[1, 2])
 def older(copied, request):
     """The same bundle in an earlier format."""
-    manifest = json.loads(Session(copied.model).metadata[METADATA_KEY])
-    del manifest["degradation"]["units"]
-    kept = {METADATA_KEY: json.dumps({**manifest, "format": request.param})}
+    kept = {METADATA_KEY: json.dumps({**manifest_but_units(copied), "format": request.param})}
     if request.param == 2:  # it wrote the reference in base64
         reference = base64.b85decode(Session(copied.model).metadata[REFERENCE_KEY])
         kept[REFERENCE_KEY] = base64.b64encode(reference).decode()
     return with_metadata(copied, kept)
 
 
-def with_metadata(folder, metadata):
+def graph_of(folder):
     graph = onnx.load(folder.model)
     del graph.metadata_props[:]
+    return graph
+
+
+def with_metadata(folder, metadata):
+    graph = graph_of(folder)
     helper.set_model_props(graph, metadata)
     onnx.save(graph, folder.model)
     write_sums(folder.path)
@@ -49,12 +52,6 @@ def manifest_but_units(folder):
     manifest = json.loads(Session(folder.model).metadata[METADATA_KEY])
     del manifest["degradation"]["units"]
     return manifest
-
-
-def graph_of(folder):
-    graph = onnx.load(folder.model)
-    del graph.metadata_props[:]
-    return graph.SerializeToString()
 
 
 def test_the_reference_in_a_bundle_is_the_one_that_follows_from_its_manifest(tiny_bundle):
