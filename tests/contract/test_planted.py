@@ -16,6 +16,7 @@ from model.run import prepare
 from model.training import TrainConfig
 from tests.fleets import worn_pumps
 from tests.planted import (
+    DRIFTING,
     EVENT_CYCLES,
     KINDS,
     drift_leads,
@@ -80,6 +81,25 @@ def test_every_window_holds_its_whole_events(kind):
     assert not (where.sum(1) > 1).any()
     assert (windows.rul < 1.25 * CONTEXT).all()
     assert np.isnan(windows.readings[windows.lengths == CONTEXT]).any(1).sum(1).max() == (kind == "missing")
+
+
+def test_an_event_shifts_two_columns():
+    windows, where = planted_windows(
+        planted_units("two events", units=40, context=CONTEXT, seed=2), context=CONTEXT, seed=0
+    )
+
+    shifted = windows.readings[where.any(1)]
+
+    assert shifted.mean(0) == pytest.approx([6.0, -4.0, 0.0, 0.0], abs=0.3)
+
+
+def test_the_drifting_column_rises_to_the_failure():
+    units = planted_units("drift", units=40, context=CONTEXT, seed=2).units
+
+    last = np.stack([unit.readings[-3:] for unit in units]).mean((0, 1))
+
+    assert last.argmax() == DRIFTING
+    assert last[DRIFTING] > 5.0
 
 
 def test_both_of_two_events_have_to_be_found():

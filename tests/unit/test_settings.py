@@ -88,6 +88,16 @@ def test_a_secret_that_cannot_be_used_is_not_quoted():
     assert "hush" not in said
 
 
+def test_an_error_does_not_repeat_a_secret(monkeypatch):
+    monkeypatch.setenv("RUL_API_KEYS", "hush")
+    monkeypatch.setenv("RUL_PORT", "x")
+
+    with pytest.raises(InvalidSettings) as caught:
+        Settings.read()
+
+    assert "hush" not in str(caught.value)
+
+
 def test_settings_cannot_be_changed():
     settings = Settings.read()
 
