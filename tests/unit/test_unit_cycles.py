@@ -3,25 +3,22 @@
 import asyncio
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from urllib.parse import quote
 
 import grpc
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from service.core.turns import LARGE_BYTES
-from service.core.window import WindowInput
 from service.edge.keys import add_key
-from service.errors import InvalidWindow, MalformedBody
+from service.errors import MalformedBody
 from service.http.units_bodies import shortest
 from service.http.units_cycles import read_csv
 from service.proto import rul_v1_pb2 as pb
-from service.store.rows import Stretch
-from service.units import windows_of
-from tests.fakes import COLUMNS, RULES, FakeRuntime, fake_outputs, joined, make_manifest
+from tests.examples import examples
+from tests.fakes import COLUMNS, FakeRuntime, fake_outputs, make_manifest
 from tests.in_process import ask_grpc, framed, in_process, message_window
 from tests.in_process import keeping as stored_in
 
@@ -123,6 +120,12 @@ async def window_answer(service, cycles, unit="7", **options):
     return response.json()["predictions"][0]
 
 
+def without_truncation(prediction):
+    """A prediction without the warning that only a window longer than the context has."""
+    kept = [warning for warning in prediction["warnings"] if warning["code"] != "truncated_to_context"]
+    return prediction | {"warnings": kept}
+
+
 async def test_a_reading_is_answered_with_the_prediction_of_the_unit(service):
     await post(service, **reading(1))
 
@@ -181,17 +184,25 @@ async def test_costs_of_csv_that_cannot_be_are_refused_by_their_name_and_nothing
     assert (await service.http.get("/v1/units/7")).status_code == 404
 
 
-@given(st.sets(st.integers(1, 30), min_size=1))
-def test_the_window_of_a_unit_is_its_life_since_the_last_gap_too_long_for_a_window(cycles):
-    newest = sorted(cycles)[-RULES.context :]
-    rows = [[values(cycle).get(name, np.nan) for name in COLUMNS] for cycle in newest]
-    whole, problems = joined(WindowInput("7", float(newest[-1]), columns=life(cycles)))
+@examples(25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    parts=st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=5), min_size=1, max_size=5),
+    restart=st.integers(0, 5),
+)
+async def test_whatever_the_order_the_answer_is_that_of_the_whole_window(tmp_path_factory, parts, restart):
+    folder, known = tmp_path_factory.mktemp("store"), set()
+    for half in (parts[:restart], parts[restart:]):
+        async with keeping(folder) as service:
+            for cycles in half:
+                known |= set(cycles)
+                answer = (await post(service, readings=[reading(cycle) for cycle in cycles])).json()
 
-    with pytest.raises(InvalidWindow, match="missing") if problems else nullcontext():
-        found = windows_of(Stretch(newest, np.array(rows, np.float32)), "7", RULES)
-
-        np.testing.assert_array_equal(found.readings, whole.readings)
-        assert (found.first_cycle, found.last_cycle) == (whole.first_cycle, whole.last_cycle)
+                expected = await window_answer(service, known)
+                if answer["prediction"] is None:
+                    assert answer["refusal"]["errors"][0]["code"] == "too_much_missing"
+                    assert expected["error"]["errors"][0]["code"] == "too_much_missing"
+                else:
+                    assert answer["prediction"] == without_truncation(expected)
 
 
 async def test_a_conflict_points_at_the_value_and_shows_both(service):
