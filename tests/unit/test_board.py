@@ -61,13 +61,6 @@ def test_workers_that_declare_other_names_or_sizes_do_not_mix(path):
     assert first.slots("numbers", 3).total().tolist() == [0, 0, 0]
 
 
-def test_a_board_that_is_full_is_an_error_that_says_what_to_do(path):
-    board = Board(path, worker=0, workers=1)
-
-    with pytest.raises(FrontEndFailed, match="fewer bundles"):
-        board.slots("numbers", ROW)
-
-
 def test_names_get_places_all_together_or_none_of_them(path):
     board, declared = Board(path, worker=0, workers=1), Board()
     declared.slots("first", 2)
@@ -100,17 +93,6 @@ def ended_process():
     ended = subprocess.Popen(["true"])
     ended.wait()
     return ended.pid
-
-
-def test_gauges_are_added_over_living_workers(path):
-    first, second = boards(path)
-    mine, theirs = first.slots("open", 1), second.slots("open", 1)
-    mine.own[0], theirs.own[0] = 2, 3
-
-    second._rows[1, PID] = ended_process()
-
-    assert mine.total_of_living()[0] == 2
-    assert mine.total()[0] == 5
 
 
 def test_the_latest_that_any_worker_wrote_is_seen_by_all(path):
