@@ -48,6 +48,29 @@ def write_parquet(path, table, *, header=HEADER):
 WRITERS = {"csv": write_csv, "parquet": write_parquet}
 
 
+def ninety_rows(*columns):
+    """Rows of three units; each column is a function of the number of its row."""
+    return [(1 + n // 30, *(column(n) for column in columns)) for n in range(90)]
+
+
+def day(n):
+    return 1 + n % 30
+
+
+def flow(n):
+    return n * 0.37 % 5
+
+
+@pytest.fixture
+def drafted(tmp_path):
+    """Draft a fleet from a file of these rows."""
+
+    def draft(table, *header, form="csv"):
+        return draft_fleet([WRITERS[form](tmp_path / f"x.{form}", table, header=header)])
+
+    return draft
+
+
 def test_unit_cycle_setting_sensor_failure_and_what_is_left_out_are_guessed(tmp_path):
     draft = draft_fleet([write_csv(tmp_path / "pumps.csv", rows())])
 
@@ -116,10 +139,8 @@ def test_files_without_a_unit_column_are_one_unit_each_and_rows_are_cycles(tmp_p
     assert any(said.startswith("the cycle:") for said in draft.unsure)
 
 
-def test_a_single_unnamed_unit_is_said(tmp_path):
-    table = [(n, 3.0 + n % 7) for n in range(50)]
-
-    draft = draft_fleet([write_csv(tmp_path / "one.csv", table, header=("day", "flow"))])
+def test_a_single_unnamed_unit_is_said(drafted):
+    draft = drafted([(n, 3.0 + n % 7) for n in range(50)], "day", "flow")
 
     assert (draft.unit_column, draft.cycle_column) == ("file", "day")
     assert any(said.startswith("the unit:") for said in draft.unsure)
@@ -136,52 +157,58 @@ def test_a_column_that_some_files_lack_is_left_out(tmp_path):
     assert draft.left_out == (("y", "not in every file"),)
 
 
+COUNTDOWNS = ("days_left", "cycles until failure", "time to failure", "countdown")
+
+
 @pytest.mark.parametrize(
-    ("times", "cycle", "left_out"),
+    ("columns", "cycle", "reason"),
     [
         (
             {"hour": lambda n: n % 30, "Time (d)": lambda n: n % 30 / 24},
-            "hour", ("Time (d)", "time: the cycle number tells it"),
+            "hour",
+            "time: the cycle number tells it",
         ),
-        ({"time": lambda n: 1_764_072_000 + 60 * n}, None, ("time", "time: the cycle number tells it")),
+        ({"time": lambda n: 1_764_072_000 + 60 * n}, None, "time: the cycle number tells it"),
+        ({"cycle": day, "on": lambda n: f"2026-03-{day(n):02}"}, "cycle", "time: the cycle number tells it"),
+        ({"cycle": lambda n: "" if n % 7 == 6 else day(n)}, None, "time, but 12 of its numbers are missing"),
         (
-            {"cycle": lambda n: "" if n % 7 == 6 else n % 30},
-            None, ("cycle", "time, but 12 of its numbers are missing"),
+            {"cycle": lambda n: n % 30 // 3},
+            None,
+            "time that repeats, 3 rows each; for cycles keep one row of each, or their mean",
         ),
+        ({"minute": lambda n: 10 * n % 60}, None, "part of a time of day"),
+        *[
+            ({name: lambda n: 31 - day(n)}, None, "the answer: it counts down to the failure")
+            for name in COUNTDOWNS
+        ],
         (
-            {"cycle": lambda n: n % 30 // 3}, None,
-            ("cycle", "time that repeats, 3 rows each; for cycles keep one row of each, or their mean"),
+            {"cycle": day, "other": lambda n: "off" if n == 7 else n % 9},
+            "cycle",
+            "text: 1 of 90 cells is no number, such as 'off'",
         ),
-        ({"minute": lambda n: 10 * n % 60}, None, ("minute", "part of a time of day")),
+        ({"cycle": day, "other": lambda n: f'"{n},5"'}, "cycle", "numbers as text: '0,5'"),
+        ({"cycle": day, "id": lambda n: 2**60 + n}, "cycle", "whole numbers beyond 2^53: an id, or a time"),
     ],
-    ids=[
-        "a second column of time", "seconds since 1970", "missing numbers", "several rows a cycle",
-        "part of a time of day",
-    ],
-)  # fmt: skip
-def test_a_column_of_time_that_numbers_no_cycles_is_left_out(tmp_path, times, cycle, left_out):
-    table = [(1 + n // 30, *(time(n) for time in times.values()), n * 0.37 % 5) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", *times, "flow"))])
+)
+def test_a_column_that_holds_neither_cycles_nor_readings_is_left_out_with_the_reason(
+    drafted, columns, cycle, reason
+):
+    draft = drafted(ninety_rows(*columns.values(), flow), "unit", *columns, "flow")
 
     assert draft.cycle_column == cycle
     assert [column.name for column in draft.columns.values()] == ["flow"]
-    assert draft.left_out == (left_out,)
+    assert draft.left_out == (([*columns][-1], reason),)
 
 
-def test_cycles_above_the_largest_number_are_not_guessed_and_the_limit_is_said(tmp_path):
-    table = [(1 + n // 30, 10**9 + n % 30, n * n % 53 + 0.5) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow"))])
+def test_cycles_above_the_largest_number_are_not_guessed_and_the_limit_is_said(drafted):
+    draft = drafted(ninety_rows(lambda n: 10**9 + day(n), flow), "unit", "cycle", "flow")
 
     assert draft.cycle_column is None
     assert any("whole numbers up to 16777216 rises in each unit by ones" in said for said in draft.unsure)
 
 
-def test_whole_readings_below_sixty_under_the_name_of_a_time_stay_readings(tmp_path):
-    table = [(1 + n // 30, 1 + n % 30, n * n % 53) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "second_stage"))])
+def test_whole_readings_below_sixty_under_the_name_of_a_time_stay_readings(drafted):
+    draft = drafted(ninety_rows(day, lambda n: n * n % 53), "unit", "cycle", "second_stage")
 
     assert [column.name for column in draft.columns.values()] == ["second_stage"]
 
@@ -199,78 +226,37 @@ def test_files_whose_newest_row_is_first_have_the_cycle_and_the_sensors_of_those
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("us", "Mars/Olympus"), pa.date32()])
-def test_times_with_a_type_are_the_cycle(tmp_path, kind):
-    days = pa.array([20_000 + day for _ in range(3) for day in range(30)], pa.int32()).cast(pa.date32())
-    table = {
-        "unit": [n // 30 for n in range(90)],
-        "when": days.cast(kind),
-        "flow": [n * 0.37 % 5 for n in range(90)],
-    }
-    pq.write_table(pa.table(table), tmp_path / "pumps.parquet")
+def test_times_with_a_type_are_the_cycle(drafted, kind):
+    days = pa.array([20_000 + n % 30 for n in range(90)], pa.int32()).cast(pa.date32()).cast(kind)
 
-    draft = draft_fleet([tmp_path / "pumps.parquet"])
+    draft = drafted(ninety_rows(days.__getitem__, flow), "unit", "when", "flow", form="parquet")
 
     assert (draft.cycle_column, list(draft.columns)) == ("when", ["flow"])
 
 
-def test_a_time_that_python_cannot_hold_does_not_hide_the_other_columns(tmp_path):
-    beyond = pa.array([253_402_300_800] * 90, pa.int64()).cast(pa.timestamp("s"))  # the year 10000
-    table = {"unit": [n // 30 for n in range(90)], "cycle": [n % 30 for n in range(90)], "due": beyond}
-    pq.write_table(pa.table(table | {"flow": [n * 0.37 % 5 for n in range(90)]}), tmp_path / "pumps.parquet")
+def test_a_time_that_python_cannot_hold_does_not_hide_the_other_columns(drafted):
+    beyond = pa.scalar(253_402_300_800, pa.int64()).cast(pa.timestamp("s"))  # the year 10000
 
-    draft = draft_fleet([tmp_path / "pumps.parquet"])
+    draft = drafted(ninety_rows(day, lambda n: beyond, flow), "unit", "cycle", "due", "flow", form="parquet")
 
-    assert (draft.cycle_column, list(draft.columns), draft.left_out) == (
-        "cycle",
-        ["flow"],
-        (("due", "text"),),
-    )
+    assert (draft.cycle_column, list(draft.columns)) == ("cycle", ["flow"])
+    assert draft.left_out == (("due", "text"),)
 
 
-@pytest.mark.parametrize("name", ["days_left", "cycles until failure", "time to failure", "countdown"])
-def test_a_column_that_counts_down_to_the_failure_is_no_cycle(tmp_path, name):
-    table = [(unit, 30 - day, day * 0.37 % 5) for unit in (1, 2, 3) for day in range(30)]
+def test_a_row_that_is_twice_does_not_hide_the_cycle(drafted):
+    table = ninety_rows(day, lambda n: n / 7, flow)
 
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", name, "flow"))])
-
-    assert draft.cycle_column is None
-    assert draft.left_out == ((name, "the answer: it counts down to the failure"),)
-
-
-def test_a_row_that_is_twice_does_not_hide_the_cycle(tmp_path):
-    table = [(1 + n // 30, 1 + n % 30, n / 7, n * 0.37 % 5) for n in range(90)]
-
-    draft = draft_fleet(
-        [write_csv(tmp_path / "x.csv", [*table, table[40]], header=("unit", "cycle", "hour", "flow"))]
-    )
+    draft = drafted([*table, table[40]], "unit", "cycle", "hour", "flow")
 
     assert draft.cycle_column == "cycle"
     assert list(draft.columns) == ["flow"]
 
 
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        (lambda n: f"2026-03-{1 + n % 30:02}", "time: the cycle number tells it"),
-        (lambda n: "off" if n == 7 else n % 9, "text: 1 of 90 cells is no number, such as 'off'"),
-        (lambda n: f'"{n},5"', "numbers as text: '0,5'"),
-        (lambda n: 2**60 + n, "whole numbers beyond 2^53: an id, or a time"),
-    ],
-    ids=["dates beside the cycle", "one word among numbers", "numbers as text", "numbers beyond float64"],
-)
-def test_a_column_that_holds_no_readings_is_left_out_with_the_reason(tmp_path, cell, reason):
-    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5, cell(n)) for n in range(90)]
-
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow", "other"))])
-
-    assert draft.left_out == (("other", reason),)
-
-
 @pytest.mark.parametrize("cell", [" ", " - "])
-def test_a_column_of_numbers_with_a_missing_one_between_blanks_is_drafted_as_it_is_read(tmp_path, cell):
-    table = [(1 + n // 30, cell if n == 7 else n * 0.37 % 5, f" {1 + n % 30}") for n in range(90)]
+def test_a_column_of_numbers_with_a_missing_one_between_blanks_is_drafted_as_it_is_read(drafted, cell):
+    table = ninety_rows(lambda n: cell if n == 7 else flow(n), lambda n: f" {day(n)}")
 
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", " flow", " cycle"))])
+    draft = drafted(table, "unit", " flow", " cycle")
 
     assert list(draft.columns) == ["flow"]
     assert draft.cycle_column == "cycle"
@@ -279,10 +265,10 @@ def test_a_column_of_numbers_with_a_missing_one_between_blanks_is_drafted_as_it_
 
 @pytest.mark.parametrize("days", [1, 4])
 @pytest.mark.parametrize("values", [("ok", "failed"), ("", "x"), ("run", "end")])
-def test_a_column_with_a_word_in_last_rows_alone_is_left_out_with_what_to_do(tmp_path, values, days):
-    table = [(1 + n // 30, 1 + n % 30, n * 0.37 % 5, values[n % 30 >= 30 - days]) for n in range(90)]
+def test_a_column_with_a_word_in_last_rows_alone_is_left_out_with_what_to_do(drafted, values, days):
+    table = ninety_rows(day, flow, lambda n: values[day(n) > 30 - days])
 
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow", "state"))])
+    draft = drafted(table, "unit", "cycle", "flow", "state")
 
     reason = (
         f"text; last rows alone have {values[1]!r}: if that is a failure, write it as 1 and all else as 0"
@@ -306,20 +292,20 @@ def test_a_column_that_changes_in_last_rows_alone_says_which_units_failed(tmp_pa
     assert "when a unit has failed" not in said
 
 
+FIVE_LIVES = [(unit, day) for unit in range(5) for day in range(1, 32)]
+
+
 @pytest.mark.parametrize(("name", "days", "failure"), [
     ("has failed", 3, FailureRule("has failed", at_least=1.0)),  # and stays so
     ("warning lamp", 3, None),  # may come before the failure
     ("failed", 31, None),  # of the whole unit
 ])  # fmt: skip
 def test_only_a_column_named_for_it_may_say_in_several_last_rows_that_a_unit_failed(
-    tmp_path, name, days, failure
+    drafted, name, days, failure
 ):
-    table = [
-        (unit, day, (7 * day + unit) % 31, int(day > 31 - days and unit != 4))
-        for unit in range(5) for day in range(1, 32)
-    ]  # fmt: skip
+    table = [(u, d, (7 * d + u) % 31, int(d > 31 - days and u != 4)) for u, d in FIVE_LIVES]
 
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow", name))])
+    draft = drafted(table, "unit", "day", "flow", name)
 
     said = failure is not None
     assert (draft.failed, draft.failure) == ((4, failure) if said else (None, draft.failure))
@@ -328,15 +314,10 @@ def test_only_a_column_named_for_it_may_say_in_several_last_rows_that_a_unit_fai
         assert draft.left_out == ((name, f"the answer: {because}"),)
 
 
-def test_a_column_named_for_it_says_which_units_failed_before_others_and_of_one_unit(tmp_path):
-    table = [
-        (unit, day, (7 * day + unit) % 31, int(day == 31), int(day == 31 and unit == 4))
-        for unit in range(5) for day in range(1, 32)
-    ]  # fmt: skip
+def test_a_column_named_for_it_says_which_units_failed_before_others_and_of_one_unit(drafted):
+    table = [(u, d, (7 * d + u) % 31, int(d == 31), int(d == 31 and u == 4)) for u, d in FIVE_LIVES]
 
-    draft = draft_fleet(
-        [write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow", "valve", "failed"))]
-    )
+    draft = drafted(table, "unit", "day", "flow", "valve", "failed")
 
     assert (draft.failed, draft.failure) == (1, FailureRule("failed", at_least=1.0))
 
@@ -376,12 +357,10 @@ def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit, 
     assert (fleet.unit_column, fleet.cycle_column) == (unit, unit)
 
 
-def test_infinite_and_missing_readings_do_not_hide_a_sensor(tmp_path):
-    table = [
-        (1 + n // 30, n % 30, "" if n % 7 == 0 else "inf" if n % 11 == 0 else n * 0.37) for n in range(90)
-    ]
+def test_infinite_and_missing_readings_do_not_hide_a_sensor(drafted):
+    table = ninety_rows(day, lambda n: "" if n % 7 == 0 else "inf" if n % 11 == 0 else n * 0.37)
 
-    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow"))])
+    draft = drafted(table, "unit", "day", "flow")
 
     assert [column.name for column in draft.columns.values()] == ["flow"]
 
@@ -402,14 +381,10 @@ HEADER_AGAIN = [("unit", "day", "flow") if n == 40 else (1 + n // 30, 1 + n % 30
         *[(form, ("unit", "day", "flow", "flow"), [(1 + n // 30, n % 30, n % 7, n % 5) for n in range(90)],
            rf"x\.{form}: the header has flow more than once: rename all but one") for form in WRITERS],
     ],
-    ids=["no numbers that change", "a header again", "a word in the only column", "no table",
-         "a column twice in csv", "a column twice in parquet"],
 )  # fmt: skip
-def test_a_file_without_a_column_for_a_model_is_refused_with_the_place(
-    tmp_path, form, header, table, message
-):
+def test_a_file_without_a_column_for_a_model_is_refused_with_the_place(drafted, form, header, table, message):
     with pytest.raises(InvalidData, match=message):
-        draft_fleet([WRITERS[form](tmp_path / f"x.{form}", table, header=header)])
+        drafted(table, *header, form=form)
 
 
 def test_files_that_share_no_column_are_named_with_what_each_has(tmp_path):
@@ -466,11 +441,11 @@ def test_a_fleet_file_is_not_overwritten_unasked_and_its_folder_is_made(tmp_path
     assert rul("fleet", "init", data, "--output", out, "--overwrite").exit_code == 0
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_units_with_numbers_beyond_those_of_float64_stay_apart(tmp_path, form):
-    table = [(2**60 + n // 30, 1 + n % 30, n * 0.37 % 5) for n in range(90)]
+@pytest.mark.parametrize("form", WRITERS)
+def test_units_with_numbers_beyond_those_of_float64_stay_apart(drafted, form):
+    table = [(2**60 + n // 30, day(n), flow(n)) for n in range(90)]
 
-    draft = draft_fleet([WRITERS[form](tmp_path / f"x.{form}", table, header=("id", "day", "flow"))])
+    draft = drafted(table, "id", "day", "flow", form=form)
 
     assert (draft.unit_column, draft.units) == ("id", 3)
 
