@@ -198,15 +198,9 @@ async def test_a_server_that_was_there_before_is_waited_for_while_it_restarts(be
     ("response", "line"),
     [
         (problem(422, "A window cannot be read", "bad"), "answered 422: A window cannot be read: bad"),
-        (
-            problem(401, "An API key is required", "none"),
-            r"401: .*: none \(--key-file, --api-key or RUL_API_KEY\)",
-        ),
+        (problem(401, detail="no key"), r"401: .*: no key \(--key-file, --api-key or RUL_API_KEY\)"),
         (httpx.Response(404, text="<html>"), "404: no problem document; is this the address of a rulserve"),
-        (
-            problem(422, "A window\ncannot be read", "no column 'a\n b'"),
-            "422: A window cannot be read: no column 'a b'",
-        ),
+        (problem(422, "A\nwindow", "no column 'a\n b'"), "422: A window: no column 'a b'"),
         (httpx.Response(200, text="<html>"), "is not rulserve, or a newer version"),
         (good({"unit": "1"}), "is not rulserve, or a newer version: Object missing required field"),
         (good({"unit": "1", "error": "text"}), "is not rulserve, or a newer version"),
@@ -410,17 +404,11 @@ async def test_costs_may_be_numbers_of_numpy_in_any_mapping(kind):
     [
         ({"speed": [1]}, "the frame has none of the columns that fake reads"),
         (
-            {"unit": ["a", "a"], "cycle": [1, 1], "sensor_1": [5, 6]},
-            "the frame: row 2: unit a, cycle 1: duplicate of the frame: row 1",
+            {"unit": "a", "cycle": 1, "sensor_1": [5, 6]},
+            "row 2: unit a, cycle 1: duplicate of the frame: row 1",
         ),
-        (
-            {"unit": ["a", None], "cycle": [1, 2], "sensor_1": [5, 6]},
-            "the frame: row 2, column 'unit': expected a name, got nothing",
-        ),
-        (
-            {"cycle": [1, 2.5], "sensor_1": [5, 6]},
-            "the frame: row 2, column 'cycle': expected a whole number .*, got 2.5",
-        ),
+        ({"unit": ["a", None], "sensor_1": [5, 6]}, "row 2, column 'unit': expected a name, got nothing"),
+        ({"cycle": [1, 2.5], "sensor_1": [5, 6]}, "row 2, column 'cycle': expected a whole .*, got 2.5"),
         ({"sensor_1": [5, "x"]}, "the frame cannot be read: .*sensor_1"),
         ({"sensor_1": pd.arrays.SparseArray([5.0])}, "the frame cannot be read: .*sensor_1"),
     ],

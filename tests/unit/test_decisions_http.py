@@ -119,11 +119,7 @@ async def test_the_costs_of_the_settings_serve_requests_without_their_own():
     [
         ({"planned": 1.0}, "/costs", "failure"),
         ({**COSTS, "spare": 1.0}, "/costs", "spare"),
-        (
-            {"planned": 0.0, "failure": 1.0},
-            "/costs",
-            "planned: expected a number above 0, from 1e-9 to 1e15, got 0",
-        ),
+        ({"planned": 0.0, "failure": 1.0}, "/costs", "planned: expected a number above 0, from 1e-9 to"),
         ({"planned": 2.0, "failure": 1.0}, "/costs", "failure: expected more than planned (2), got 1"),
         ({"planned": "1", "failure": 2.0}, "/costs/planned", "Expected `float`, got `str`"),
     ],
