@@ -52,14 +52,16 @@ def test_missing_readings_do_not_spoil_the_scales():
     assert scales.kept[0] == pytest.approx(1.0, abs=0.3)
 
 
-def test_quiet_columns_get_less_noise_and_kept_levels_are_shifted():
-    scales = ColumnScales(np.array([0.0, 0.8], np.float32), np.array([2.0, 0.0], np.float32))
-    augment = Augmentation(STILL, scales, torch.Generator().manual_seed(3))
-    windows = 4000
+def augmented(*, windows, cycles, noise=(0.0, 0.0), kept=(0.0, 0.0), **changes):
+    """What augmentation makes of windows of zeros."""
+    scales = ColumnScales(np.float32(noise), np.float32(kept))
+    augment = Augmentation(replace(STILL, **changes), scales, torch.Generator().manual_seed(3))
+    lengths = torch.full((windows,), cycles)
+    return augment(torch.zeros(windows, cycles, 2), lengths, lengths + 4.0, PLAIN)[0]
 
-    readings, _, _ = augment(
-        torch.zeros(windows, 5, 2), torch.full((windows,), 5), torch.full((windows,), 9.0), PLAIN
-    )
+
+def test_quiet_columns_get_less_noise_and_kept_levels_are_shifted():
+    readings = augmented(windows=4000, cycles=5, noise=(0.0, 0.8), kept=(2.0, 0.0))
 
     assert readings[:, :, 0].std(1).max() < 1e-6
     assert readings[:, 0, 0].std().item() == pytest.approx(2.0 * STILL.offset, rel=0.05)
@@ -67,15 +69,8 @@ def test_quiet_columns_get_less_noise_and_kept_levels_are_shifted():
 
 
 def test_a_share_of_the_windows_loses_whole_cycles():
-    scales = ColumnScales(np.zeros(2, np.float32), np.zeros(2, np.float32))
-    augment = Augmentation(replace(STILL, cycles_missing=0.25), scales, torch.Generator().manual_seed(3))
-    windows, cycles = 2000, 50
+    missing = augmented(windows=2000, cycles=50, cycles_missing=0.25).isnan()
 
-    readings, _, _ = augment(
-        torch.zeros(windows, cycles, 2), torch.full((windows,), cycles), torch.full((windows,), 60.0), PLAIN
-    )
-
-    missing = readings.isnan()
     assert torch.equal(missing[:, :, 0], missing[:, :, 1])
     share = missing[:, :, 0].float().mean(1)
     assert (share > 0).float().mean().item() == pytest.approx(0.25, abs=0.03)
