@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from prometheus_client import CollectorRegistry
 
 from export.drift_reference import STUCK_CYCLES
 from service.core.batcher import (
@@ -30,7 +29,6 @@ from service.core.probes import probes, without_each
 from service.core.runtime import stacked
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from service.metrics.board import Board
-from service.metrics.metrics import Metrics
 from tests.examples import examples
 from tests.fakes import (
     RULES,
@@ -479,21 +477,17 @@ def test_closing_without_time_fails_every_waiting_request():
     bench.close()
 
 
-def test_probes_are_run_and_not_counted_as_predictions(busy):
+def test_probes_share_a_batch_and_are_reported_apart_from_predictions(busy):
     windows = msgspec.structs.replace(make_windows(5.0, 6.0), imputed_fraction=[0.0, 0.25])
-    registry = CollectorRegistry()
     varied = without_each(windows.readings[0], [0, 1])
     tasks = [busy.ask(windows), busy.ask(probes(windows, 0, [varied]))]
     busy.settle()
     busy.finish()
 
-    Metrics(registry, [busy.runtime]).models["fake"].ran(busy.observer.reports[-1])
-
+    report = busy.observer.reports[-1]
     assert [len(ruls(task.result())) for task in tasks] == [2, 2]
-    assert registry.get_sample_value("rul_batch_windows_sum") == 4
-    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 2
-    assert registry.get_sample_value("rul_imputed_fraction_count") == 2
-    assert registry.get_sample_value("rul_imputed_fraction_sum") == 0.25
+    assert report.is_probe == [False, False, True, True]
+    assert report.imputed_fraction[:2] == [0.0, 0.25]
 
 
 def test_a_batch_is_counted_with_the_times_of_its_requests(busy):
