@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from export.bundle import find_bundle
+from export.bundle import BundleFolder, find_bundle
 from export.seal import read_bundle, write_sums
 from model.simulation import simulate
 from service import logs
@@ -73,16 +73,14 @@ async def test_the_list_is_short_and_the_manifest_is_one_call_further(service):
 
 
 async def test_by_grpc_the_list_has_no_manifest_either(service):
-    async def ask(method, message):
-        metadata = [("x-api-key", KEY)]
-        body = framed(message.SerializeToString())
-        return await ask_grpc(service.parts.grpc, f"/rul.v1.RulService/{method}", body, metadata=metadata)
+    async def ask(method, message, answer):
+        body, metadata = framed(message.SerializeToString()), [("x-api-key", KEY)]
+        got = await ask_grpc(service.parts.grpc, f"/rul.v1.RulService/{method}", body, metadata=metadata)
+        return answer.FromString(got.messages[0])
 
-    listed = await ask("ListModels", pb.ListModelsRequest())
-    shown = await ask("GetModel", pb.GetModelRequest(name="fd001"))
+    (entry,) = (await ask("ListModels", pb.ListModelsRequest(), pb.ListModelsReply)).models
+    model = await ask("GetModel", pb.GetModelRequest(name="fd001"), pb.Model)
 
-    (entry,) = pb.ListModelsReply.FromString(listed.messages[0]).models
-    model = pb.Model.FromString(shown.messages[0])
     manifest = json.loads(model.manifest_json)
     assert entry.manifest_json == ""
     assert list(entry.columns) == list(model.columns)
@@ -133,14 +131,27 @@ async def test_a_stream_goes_on_with_the_model_that_it_was_opened_with(service, 
     assert old != new
 
 
-@pytest.mark.parametrize(("broken", "kept"), [("model.onnx", 0), ("model.onnx", 5000), ("golden.npz", 0)])
+def cut(name):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:5000])
+
+
+def disagree(folder):
+    golden = read_bundle(BundleFolder(folder)).golden
+    golden.expected["rul"][0] += 5
+    golden.save(folder / "golden.npz")
+    write_sums(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [(cut("model.onnx"), ""), (cut("golden.npz"), ""), (disagree, "golden rul")],
+    ids=["graph cut off", "golden windows cut off", "golden windows disagree"],
+)
 async def test_a_damaged_candidate_is_refused_with_its_reason_while_the_old_one_serves(
-    service, newer, tmp_path, broken, kept
+    service, newer, tmp_path, damage, reason
 ):
-    """`kept` bytes are left of a file."""
-    folder = tmp_path / "damaged"
-    shutil.copytree(newer.path, folder)
-    (folder / broken).write_bytes((newer.path / broken).read_bytes()[:kept])
+    folder = shutil.copytree(newer.path, tmp_path / "damaged")
+    damage(folder)
     before = await service.predict()
 
     answer = await service.change("POST", "/fd001", folder)
@@ -148,21 +159,8 @@ async def test_a_damaged_candidate_is_refused_with_its_reason_while_the_old_one_
     assert answer.status_code == 422
     assert answer.json()["type"].endswith("invalid_candidate")
     assert str(folder) in answer.json()["detail"]
+    assert reason in answer.json()["detail"]
     assert await service.predict() == before
-
-
-async def test_a_candidate_whose_golden_windows_disagree_is_refused(service, newer, tmp_path):
-    folder = tmp_path / "wrong"
-    shutil.copytree(newer.path, folder)
-    golden = read_bundle(newer).golden
-    golden.expected["rul"][0] += 5
-    golden.save(folder / "golden.npz")
-    write_sums(folder)
-
-    answer = await service.change("POST", "/fd001", folder)
-
-    assert (answer.status_code, await service.version()) == (422, FD001_VERSION)
-    assert "golden rul" in answer.json()["detail"]
 
 
 async def test_a_simulated_unit_is_the_one_of_the_command_and_can_be_asked_about(service):
@@ -277,85 +275,12 @@ async def test_a_change_goes_on_where_its_caller_leaves(service, newer):
     await until(lambda: service.parts.desk.predictor.models["fd001"].name.version == "2")
 
 
-async def test_a_path_lists_the_methods_of_all_its_endpoints(service):
-    assert (await service.client.put("/v1/models")).headers["allow"] == "GET, HEAD, POST"
-
-
-async def test_a_path_that_two_routes_answer_names_each_method_once(service):
-    assert (await service.client.put("/v1/units/17/decision")).headers["allow"] == "GET, HEAD, DELETE"
-
-
-@pytest.fixture
-def watch(service, tmp_path):
-    return Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
-
-
-async def look(watch, times):
-    """What is logged while the folder is looked at so many times."""
-    with capture_logs() as said:
-        for _ in range(times):
-            await watch.look()
-    return said
-
-
-async def test_a_watched_folder_loads_what_appears_and_swaps_what_changes(service, watch, newer, tmp_path):
-    async def look_twice():
-        await watch.look()
-        once = await service.version() if len(service.parts.desk.predictor.models) == 1 else None
-        await watch.look()
-        return once
-
-    shutil.copytree(newer.path, tmp_path / "fd001")
-    before = await look_twice()
-    swapped = await service.version()
-    shutil.copytree(find_bundle("fd002").path, tmp_path / "fd002")
-    await look_twice()
-
-    assert (before, swapped) == (FD001_VERSION, "2")
-    assert [*service.parts.desk.predictor.models] == ["fd001", "fd002"]
-
-
 @pytest.mark.parametrize(
-    ("broken", "content"),
-    [("golden.npz", b"damaged"), ("model.onnx", None), ("golden.npz", None), ("SHA256SUMS", None)],
+    ("path", "methods"),
+    [("/v1/models", "GET, HEAD, POST"), ("/v1/units/17/decision", "GET, HEAD, DELETE")],
 )
-async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothing(
-    service, watch, newer, broken, content
-):
-    file = shutil.copytree(newer.path, watch._folder / "fd001") / broken
-    file.unlink()
-    if content is not None:
-        file.write_bytes(content)
-
-    said = await look(watch, 4)
-
-    assert [line["event"] for line in said] == ["candidate refused"]
-    assert broken in said[0]["reason"]
-    assert await service.version() == FD001_VERSION
-
-
-async def test_a_bundle_whose_files_come_one_by_one_is_taken_when_all_are_there(newer, tmp_path):
-    change = FakeChange()
-    watch = Watch(tmp_path, {}, change, logs.logger())
-    (tmp_path / "fd001").mkdir()
-
-    asked = []
-    for name in ("golden.npz", "model.onnx", "SHA256SUMS"):
-        shutil.copy(newer.path / name, tmp_path / "fd001")
-        await watch.look()
-        asked.append(change.asked)
-    await watch.look()
-
-    assert (asked, change.asked) == ([0, 0, 0], 1)
-
-
-async def test_a_change_by_a_watched_folder_is_logged(watch, newer, tmp_path):
-    shutil.copytree(newer.path, tmp_path / "fd001")
-
-    said = await look(watch, 3)
-
-    bundle = str(tmp_path / "fd001")
-    assert said == [{"event": "candidate taken", "log_level": "info", "bundle": bundle, "action": "swap"}]
+async def test_a_path_names_each_method_of_all_its_endpoints_once(service, path, methods):
+    assert (await service.client.put(path)).headers["allow"] == methods
 
 
 class FakeChange:
@@ -371,59 +296,133 @@ class FakeChange:
         return Changed()
 
 
-async def test_a_bundle_that_a_watched_folder_cannot_bring_in_yet_is_tried_at_the_next_look(newer, tmp_path):
-    shutil.copytree(newer.path, tmp_path / "fd001")
-    change = FakeChange(NotReady("no worker answers; try again later"))
-    watch = Watch(tmp_path, {}, change, logs.logger())
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that is watched."""
+    (tmp_path / "bundles").mkdir()
+    return tmp_path / "bundles"
 
-    await look(watch, 5)
+
+@pytest.fixture
+def bundle(newer, folder):
+    """A bundle in that folder."""
+    return shutil.copytree(newer.path, folder / "fd001")
+
+
+def watching(folder, change=None, *, models=None, remembers=None):
+    return Watch(folder, models or {}, change or FakeChange(), logs.logger(), remembers)
+
+
+@pytest.fixture
+def watch(service, folder):
+    return watching(folder, service.parts.changes.change, models=service.parts.desk.predictor.models)
+
+
+async def look(watch, times):
+    """What is logged while the folder is looked at so many times."""
+    with capture_logs() as said:
+        for _ in range(times):
+            await watch.look()
+    return said
+
+
+async def test_a_watched_folder_loads_what_appears_and_swaps_what_changes_at_the_second_look_and_logs_it(
+    service, watch, folder, bundle
+):
+    first = await look(watch, 1)
+    before = await service.version()
+    said = await look(watch, 2)
+    swapped = await service.version()
+    shutil.copytree(find_bundle("fd002").path, folder / "fd002")
+    await look(watch, 2)
+
+    taken = {"event": "candidate taken", "log_level": "info", "bundle": str(bundle), "action": "swap"}
+    assert (first, before) == ([], FD001_VERSION)
+    assert (said, swapped) == ([taken], "2")
+    assert [*service.parts.desk.predictor.models] == ["fd001", "fd002"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "content"),
+    [("golden.npz", b"damaged"), ("model.onnx", None), ("golden.npz", None), ("SHA256SUMS", None)],
+)
+async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothing(
+    service, watch, bundle, broken, content
+):
+    (bundle / broken).unlink()
+    if content is not None:
+        (bundle / broken).write_bytes(content)
+
+    said = await look(watch, 4)
+
+    assert [line["event"] for line in said] == ["candidate refused"]
+    assert broken in said[0]["reason"]
+    assert await service.version() == FD001_VERSION
+
+
+async def test_a_bundle_whose_files_come_one_by_one_is_taken_when_all_are_there(newer, folder):
+    change = FakeChange()
+    watch = watching(folder, change)
+    (folder / "fd001").mkdir()
+
+    asked = []
+    for name in ("golden.npz", "model.onnx", "SHA256SUMS"):
+        shutil.copy(newer.path / name, folder / "fd001")
+        await watch.look()
+        asked.append(change.asked)
+    await watch.look()
+
+    assert (asked, change.asked) == ([0, 0, 0], 1)
+
+
+@pytest.mark.usefixtures("bundle")
+async def test_a_bundle_that_a_watched_folder_cannot_bring_in_yet_is_tried_at_the_next_look(folder):
+    change = FakeChange(NotReady("no worker answers; try again later"))
+
+    await look(watching(folder, change), 5)
 
     assert change.asked == 2
 
 
-async def test_a_refused_bundle_is_tried_again_once_its_permissions_change(newer, tmp_path):
-    shutil.copytree(newer.path, tmp_path / "fd001")
+async def test_a_refused_bundle_is_tried_again_once_its_permissions_change(folder, bundle):
     change = FakeChange(InvalidCandidate("model.onnx: cannot be read: Permission denied"))
-    watch = Watch(tmp_path, {}, change, logs.logger())
+    watch = watching(folder, change)
     await look(watch, 4)
     asked = change.asked
 
-    (tmp_path / "fd001" / "model.onnx").chmod(0o640)
+    (bundle / "model.onnx").chmod(0o640)
     await look(watch, 4)
 
     assert (asked, change.asked) == (1, 2)
 
 
-async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said(newer, tmp_path):
-    shutil.copytree(newer.path, tmp_path / "bundles" / "fd001")
+@pytest.mark.usefixtures("bundle")
+async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said(folder, tmp_path):
     change = FakeChange()
 
     for _ in range(2):
-        watch = Watch(tmp_path / "bundles", {}, change, logs.logger(), tmp_path / "watched")
-        await look(watch, 3)
+        await look(watching(folder, change, remembers=tmp_path / "watched"), 3)
 
     assert change.asked == 1
 
 
 @pytest.fixture
-async def ended(newer, tmp_path):
+async def ended(folder, bundle, tmp_path):
     """Makes the watches of workers that start after one that ended while it checked a bundle."""
-    shutil.copytree(newer.path, tmp_path / "bundles" / "fd001")
     change = FakeChange(asyncio.CancelledError())
 
-    def started(models):
-        return Watch(tmp_path / "bundles", models, change, logs.logger(), tmp_path / "watched")
+    def started(models=None):
+        return watching(folder, change, models=models, remembers=tmp_path / "watched")
 
     with pytest.raises(asyncio.CancelledError):
-        await started({}).look(at_start=True)
+        await started().look(at_start=True)
     return started
 
 
-async def test_a_bundle_whose_check_ended_the_worker_is_refused_once_by_the_next_one(ended, tmp_path):
-    said = [line for _ in range(2) for line in await look(ended({}), 3)]
+async def test_a_bundle_whose_check_ended_the_worker_is_refused_once_by_the_next_one(ended, bundle):
+    (line,) = [line for _ in range(2) for line in await look(ended(), 3)]
 
-    (line,) = said
-    assert (line["event"], line["bundle"]) == ("candidate refused", str(tmp_path / "bundles" / "fd001"))
+    assert (line["event"], line["bundle"]) == ("candidate refused", str(bundle))
     assert "the worker ended" in line["reason"]
 
 
@@ -433,43 +432,38 @@ async def test_a_bundle_that_other_workers_took_as_one_ended_is_not_refused(ende
     assert await look(ended(service.parts.desk.predictor.models), 3) == []
 
 
-async def test_a_bundle_that_changed_since_its_check_ended_the_worker_is_tried(ended, tmp_path):
-    (tmp_path / "bundles" / "fd001" / "model.onnx").touch()
+async def test_a_bundle_that_changed_since_its_check_ended_the_worker_is_tried(ended, bundle):
+    (bundle / "model.onnx").touch()
 
-    (line,) = await look(ended({}), 3)
+    (line,) = await look(ended(), 3)
 
     assert line["event"] == "candidate taken"
 
 
-async def test_a_folder_whose_name_is_not_utf_8_keeps_no_other_from_being_taken(newer, tmp_path):
-    shutil.copytree(newer.path, tmp_path / os.fsdecode(b"\xff"))
-    shutil.copytree(newer.path, tmp_path / "fd001")
+async def test_a_folder_whose_name_is_not_utf_8_keeps_no_other_from_being_taken(folder, bundle, tmp_path):
+    shutil.copytree(bundle, folder / os.fsdecode(b"\xff"))
     change = FakeChange()
-    watch = Watch(tmp_path, {}, change, logs.logger(), tmp_path / "watched")
 
-    await look(watch, 2)
+    await look(watching(folder, change, remembers=tmp_path / "watched"), 2)
 
     assert change.asked == 1
 
 
-async def test_hidden_folders_as_of_a_kubernetes_volume_are_no_bundles(newer, tmp_path):
-    shutil.copytree(newer.path, tmp_path / "..2026_11_28" / "fd001")
-    (tmp_path / "..data").symlink_to("..2026_11_28")
-    (tmp_path / "fd001").symlink_to("..data/fd001")
+async def test_hidden_folders_as_of_a_kubernetes_volume_are_no_bundles(newer, folder):
+    shutil.copytree(newer.path, folder / "..2026_11_28" / "fd001")
+    (folder / "..data").symlink_to("..2026_11_28")
+    (folder / "fd001").symlink_to("..data/fd001")
 
-    said = await look(Watch(tmp_path, {}, FakeChange(), logs.logger()), 2)
+    (line,) = await look(watching(folder), 2)
 
-    assert [(line["event"], line["bundle"]) for line in said] == [
-        ("candidate taken", str(tmp_path / "fd001"))
-    ]
+    assert (line["event"], line["bundle"]) == ("candidate taken", str(folder / "fd001"))
 
 
-async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afterwards(
-    newer, tmp_path, monkeypatch
-):
+@pytest.mark.usefixtures("bundle")
+async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afterwards(folder, monkeypatch):
     monkeypatch.setattr(watch_module, "LOOK_SECONDS", 0.0)
     change = FakeChange()
-    watch = Watch(tmp_path / "bundles", {}, change, logs.logger())
+    watch = watching(folder, change)
     stamps, errors = watch._stamps, [OSError(errno.ESTALE, "Stale file handle")]
 
     def read():
@@ -478,7 +472,6 @@ async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afte
         return stamps()
 
     monkeypatch.setattr(watch, "_stamps", read)
-    shutil.copytree(newer.path, tmp_path / "bundles" / "fd001")
 
     with capture_logs() as said:
         following = asyncio.create_task(watch.run())
@@ -490,17 +483,16 @@ async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afte
 
 
 async def test_a_watched_folder_that_cannot_be_read_is_logged_once(tmp_path):
-    said = await look(Watch(tmp_path / ("x" * 300), {}, FakeChange(), logs.logger()), 3)
+    (line,) = await look(watching(tmp_path / ("x" * 300)), 3)
 
-    (line,) = said
     assert (line["event"], line["log_level"]) == ("watched folder not read", "error")
 
 
-async def test_bundles_that_are_there_at_the_start_are_taken_at_the_first_look(newer, tmp_path):
-    shutil.copytree(newer.path, tmp_path / "fd001")
+@pytest.mark.usefixtures("bundle")
+async def test_bundles_that_are_there_at_the_start_are_taken_at_the_first_look(folder):
     change = FakeChange()
 
-    await Watch(tmp_path, {}, change, logs.logger()).look(at_start=True)
+    await watching(folder, change).look(at_start=True)
 
     assert change.asked == 1
 
