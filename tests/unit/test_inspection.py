@@ -87,8 +87,9 @@ def test_good_data_has_no_finding_and_its_lives_are_counted(inspected):
     assert [column.name for column in facts.columns] == ["load", "vibration", "pressure"]
 
 
-def numbered(values):
-    return {name: np.arange(1, len(unit) + 1) for name, unit in values.items()}
+def bounded(values, rule):
+    """Facts of a bound for units whose readings have the numbers 1, 2, 3, .."""
+    return bound_facts(values, {name: np.arange(1, len(unit) + 1) for name, unit in values.items()}, rule)
 
 
 def test_cycles_beyond_a_bound_are_counted_where_readings_are_skipped():
@@ -102,31 +103,31 @@ def test_cycles_beyond_a_bound_are_counted_where_readings_are_skipped():
 def test_units_whose_last_cycles_lack_the_failure_column_reach_the_bound_by_their_last_known_value():
     values = {"a": np.array([1.0, np.nan, 0.8, np.nan, 0.7, np.nan, np.nan]), "b": np.array([np.nan, np.nan])}
 
-    facts = bound_facts(values, numbered(values), FailureRule("capacity", at_most=0.85))
+    facts = bounded(values, FailureRule("capacity", at_most=0.85))
 
     assert (facts.missed, facts.nearest, facts.goes_on) == (1, 0.7, 2)
 
 
-def test_a_bound_that_most_units_just_miss_is_named_with_one_that_they_reach():
+@pytest.mark.parametrize(
+    ("sign", "rule"),
+    [(1, FailureRule("capacity", at_most=0.88)), (-1, FailureRule("capacity", at_least=-0.88))],
+    ids=["from above", "from below"],
+)
+def test_a_bound_that_most_units_just_miss_is_named_with_one_that_they_reach(sign, rule):
     rng = np.random.default_rng(0)
     values = {str(n): np.linspace(1.2, end, 50) for n, end in enumerate(rng.uniform(0.8801, 0.8899, 20))}
     values |= {"low": np.linspace(1.2, 0.87, 50), "high": np.linspace(1.2, 1.1, 50)}
 
-    facts = bound_facts(values, numbered(values), FailureRule("capacity", at_most=0.88))
+    facts = bounded({name: sign * unit for name, unit in values.items()}, rule)
 
-    assert (facts.missed, facts.nearby, facts.reach_nearby) == (21, 0.89, 21)
+    assert (facts.missed, facts.nearby, facts.reach_nearby) == (21, sign * 0.89, 21)
 
 
-def test_the_same_holds_for_a_bound_from_below(inspected):
-    fleet = replace(PUMPS, failure=FailureRule("pressure", at_least=-4.0))
-    mirrored = {str(n): np.linspace(-1.2, -0.885, 50) for n in range(10)}
+def test_units_beyond_the_bound_at_their_first_reading_are_named(inspected):
+    _, found = inspected(replace(PUMPS, failure=FailureRule("pressure", at_least=-4.0)))
 
-    facts = bound_facts(mirrored, numbered(mirrored), FailureRule("capacity", at_least=-0.88))
-
-    assert (facts.missed, facts.nearby, facts.reach_nearby) == (10, -0.89, 10)
-    assert "24 units (1, 2, 3, ..) beyond it at the first reading" in " ".join(
-        lines(inspected(fleet)[1], "warning")
-    )
+    text = " ".join(lines(found, "warning"))
+    assert "24 units (1, 2, 3, ..) beyond it at the first reading" in text
 
 
 @given(
@@ -140,7 +141,7 @@ def test_a_nearby_bound_is_easier_and_its_count_is_right(units, bound, falling):
     values = {str(n): unit for n, unit in enumerate(units)}
     rule = FailureRule("c", at_most=bound) if falling else FailureRule("c", at_least=bound)
 
-    facts = bound_facts(values, numbered(values), rule)
+    facts = bounded(values, rule)
 
     reached = sum(rule.failed(unit[-1]) for unit in units)
     assert facts.missed == len(units) - reached
@@ -204,15 +205,12 @@ def test_a_column_that_units_of_two_folds_have_does_not_end_a_training(inspected
 
 def test_a_column_that_only_running_units_have_ends_a_training(inspected):
     rule = FailureRule("vibration", at_least=9.0)
-    running = {
-        each for each in map(str, range(1, 25)) if each not in inspected(replace(WORN, failure=rule))[0].ended
-    }
+    fleet = replace(WORN, failure=rule)
+    running = {str(unit + 1) for unit in range(24)} - {*inspected(fleet)[0].ended}
 
-    _, found = inspected(replace(WORN, failure=rule), change=only_in(running))
+    _, found = inspected(fleet, change=only_in(running))
 
-    with pytest.raises(
-        InvalidData, match="pressure: expected readings before a failure, got none in any failed"
-    ):
+    with pytest.raises(InvalidData, match="pressure: expected readings before a failure, got none in any fa"):
         require_trainable(found)
 
 
@@ -238,9 +236,7 @@ def test_readings_near_the_largest_float32_are_inspected(inspected):
     facts, found = inspected(EXTRA, change=lambda text: with_column(text, "extra", level))
 
     assert facts.columns[-1].code == -largest
-    assert any(
-        "outliers far from" in text and "a code for missing?" in text for text in lines(found, "warning")
-    )
+    assert re.search("outliers far from .*a code for missing?", "\n".join(lines(found, "warning")))
 
 
 @pytest.mark.parametrize(("offset", "said"), [(1.7e9, "100 %"), (1e8, "10.1 %"), (1e6, None), (1e-30, None)])
@@ -259,7 +255,6 @@ def test_what_is_suggested_for_lives_of_two_cycles_is_not_warned_of(inspected):
 
     facts, found = inspected(fleet, change=first_cycles(2))
 
-    assert facts.suggested is not None
     assert (facts.suggested.cap, facts.suggested.context) == (4.0, 2)
     assert not [text for text in lines(found, "warning") if "cap" in text or "first readings" in text]
 
@@ -335,21 +330,13 @@ def test_a_column_that_says_little_or_something_wrong_is_named(inspected, said):
 
 def test_units_that_end_far_from_the_others_are_named_where_all_should_have_failed(inspected):
     def stopped(text):
-        return "\n".join(
-            line
-            for line in text.splitlines()
-            if not (line[:2] in {"2,", "7,"} and int(line.split(",")[1]) > 20)
-        )
+        return "\n".join(line for line in text.splitlines() if not re.match(r"[27],(2[1-9]|[3-9]\d),", line))
 
     _, found = inspected(change=stopped, loads=(40.0,))
 
     (text,) = (text for text in lines(found, "warning") if "run_to_failure" in text)
     assert "2 units (2, 7) less than half-way there: do they still run?" in text
     assert not any("run_to_failure" in each.text for each in inspected(loads=(40.0,))[1])
-
-
-def test_units_that_end_under_another_load_do_not_seem_to_run_still(inspected):
-    assert not any("run_to_failure" in each.text for each in inspected(units=12)[1])
 
 
 def test_units_that_have_not_failed_and_gaps_in_cycles_are_noted(inspected):
@@ -360,14 +347,10 @@ def test_units_that_have_not_failed_and_gaps_in_cycles_are_noted(inspected):
 
     running = 24 - facts.failed
     level = "warning" if running > 0.2 * 24 else "note"
-    assert 0 < facts.failed < 24
-    assert any(
-        f"{running} of 24 units have not failed: they have no RUL" in text for text in lines(found, level)
-    )
-    assert any(
-        text.startswith("1 unit with gaps in the cycle numbers: windows count 0.1% of the cycles as missing")
-        for text in lines(found, "note")
-    )
+    gaps = "1 unit with gaps in the cycle numbers: windows count 0.1% of the cycles as missing"
+    assert 0 < running < 24
+    assert f"{running} of 24 units have not failed: they have no RUL" in " ".join(lines(found, level))
+    assert gaps in " ".join(lines(found, "note"))
 
 
 @pytest.mark.parametrize(("offset", "said"), [(0, False), (500, True)])
@@ -459,14 +442,8 @@ def test_rul_inspect_prints_lives_columns_findings_and_suggested_values(files):
     result = rul("inspect", files / "pumps.toml", files / "pumps.csv")
 
     assert result.exit_code == 0, result.exception
-    for said in (
-        "readings of 12 units",
-        "median",
-        "vibration",
-        "warning: only 12 units",
-        "suggested for these lives: cap =",
-    ):
-        assert said in result.stdout
+    shown = ("readings of 12 units", "median", "vibration", "warning: only 12 units", "suggested for")
+    assert [said for said in shown if said not in result.stdout] == []
 
 
 def test_rul_inspect_ends_with_1_where_a_training_cannot_begin(tmp_path):
@@ -485,14 +462,9 @@ def test_a_column_that_varies_little_is_shown_with_the_digits_that_tell_its_read
 
     facts, _ = inspected(change=each_row(steady))
 
-    shown = {column: set(table_cells(facts, column)) for column in ("1 %", "median", "99 %")}
-    assert {"2388.1"} <= shown["median"]
-    assert shown["1 %"].isdisjoint(shown["99 %"])
-
-
-def table_cells(facts, heading):
-    [column] = [each for each in columns_table(facts).columns if each.header == heading]
-    return list(column.cells)[:1]
+    shown = {column.header: next(iter(column.cells)) for column in columns_table(facts).columns}
+    assert shown["median"] == "2388.1"
+    assert shown["1 %"] != shown["99 %"]
 
 
 def test_one_finding_is_not_called_findings(tmp_path, capsys):

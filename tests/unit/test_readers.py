@@ -4,6 +4,7 @@ import logging
 import os
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -167,7 +168,7 @@ def test_data_without_a_gap_is_read_without_a_word(tmp_path, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("value", ["inf", "-inf", "", "NaN"])
+@pytest.mark.parametrize("value", ["inf", "-inf", "NaN"])
 @pytest.mark.parametrize(
     ("rule", "failed"),
     [(FailureRule("wear", at_least=0.5), False), (FailureRule("wear", at_most=0.5), True)],
@@ -275,6 +276,9 @@ def test_an_absent_column_may_be_allowed_and_is_then_missing(tmp_path):
     assert unit.readings[0, 1] == 2
 
 
+CYCLE = "line 3, column 'cycle': expected a whole number from 0 to 16777216, got"
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -285,20 +289,11 @@ def test_an_absent_column_may_be_allowed_and_is_then_missing(tmp_path):
         ([HEADER, "a,1,40,1e400x,9"], "line 2, column 'vibration': expected a number"),
         ([HEADER, "a,1,40,2,9", "a,2,40,2"], "line 3: expected 5 columns, got 4: 'a,2,40,2'"),
         ([HEADER, "a,1,40,2,9", "", "a,2,40,2,9,1"], "line 4: expected 5 columns, got 6"),
-        (
-            [HEADER, "a,1.5,40,2,9"],
-            "line 2, column 'cycle': expected a whole number from 0 to 16777216, got 1.5",
-        ),
-        (
-            [HEADER, "a,1,0,0,0", "a,,0,0,0"],
-            "line 3, column 'cycle': expected a whole number from 0 to 16777216, got nan",
-        ),
-        ([HEADER, "a,-1,0,0,0"], "expected a whole number from 0 to 16777216, got -1"),
+        *(([HEADER, "a,1,0,0,0", f"a,{n},0,0,0"], f"{CYCLE} {n or 'nan'}") for n in ("1.5", "", "-1", "inf")),
         (
             [HEADER, "a,1,0,0,0", "a,1764072000,0,0,0"],
-            "line 3, column 'cycle': .* to 16777216, got 1764072000: number the cycles of each unit from 1",
+            f"{CYCLE} 1764072000: number the cycles of each",
         ),
-        ([HEADER, "a,inf,0,0,0"], "expected a whole number from 0 to 16777216, got inf"),
         ([HEADER, "a,1,0,0,0", ",2,0,0,0"], "line 3, column 'unit': expected a name, got nothing"),
         (
             [HEADER, "a,1,0,0,0", "b,1,0,0,0", "a,1,0,1,0"],
@@ -341,13 +336,19 @@ def test_a_wrong_cmapss_file_is_refused_with_its_line(tmp_path, lines, message):
         read_trajectories(write(tmp_path, *lines, name="train.txt"), fleet_named("cmapss"))
 
 
-def test_files_that_are_not_there_are_named(tmp_path):
-    with pytest.raises(InvalidData, match=r"pumps\.csv: no such file"):
-        read_trajectories(tmp_path / "pumps.csv", PUMPS)
-    with pytest.raises(InvalidData, match=r"no csv file in this folder; it has no file of readings"):
-        read_trajectories(tmp_path, PUMPS)
-    with pytest.raises(InvalidData, match="no file to read was given"):
-        read_trajectories([], PUMPS)
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (Path("nowhere/pumps.csv"), r"pumps\.csv: no such file"),
+        (Path(), "no csv file in this folder; it has no file of readings"),
+        ([], "no file to read was given"),
+    ],
+)
+def test_files_that_are_not_there_are_named(tmp_path, monkeypatch, path, message):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InvalidData, match=message):
+        read_trajectories(path, PUMPS)
 
 
 @pytest.mark.parametrize("name", ["pumps.csv", "pumps", "pumps.parquet"])
@@ -363,14 +364,8 @@ def test_a_pipe_is_refused_before_a_byte_is_taken_from_it(tmp_path, name, read):
 
 
 def parquet(folder, name="pumps.parquet", **columns):
-    columns = {
-        "unit": [1, 1],
-        "cycle": [1, 2],
-        "load": [0.0, 1],
-        "vibration": [2, 3],
-        "pressure": [4.0, None],
-    } | columns
-    pq.write_table(pa.table(columns), folder / name)
+    usual = {"unit": [1, 1], "cycle": [1, 2], "load": [0.0, 1], "vibration": [2, 3], "pressure": [4.0, None]}
+    pq.write_table(pa.table(usual | columns), folder / name)
     return folder / name
 
 
