@@ -186,16 +186,10 @@ async def test_every_output_has_the_shape_that_its_metadata_announces(batches):
 
 @pytest.mark.parametrize("width", [4, 9])
 @pytest.mark.parametrize("batch", [range(2), [0, 1]])
-async def test_attention_stands_at_its_cycles_and_padding_weighs_nothing(width, batch):
-    outputs = await answered([2, 3], 4, batch, width=width)
-
-    third = 1 / 3
-    np.testing.assert_allclose(outputs["attention"], [[0.5, 0.5, 0, 0], [third, third, third, 0]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("batch", [range(2), [0, 1]])
-async def test_cycles_before_the_context_weigh_nothing(batch):
-    outputs = await answered([6, 3], 6, batch)
+async def test_attention_stands_at_its_cycles_and_padding_and_cycles_before_the_context_weigh_nothing(
+    batch, width
+):
+    outputs = await answered([6, 3], 6, batch, width=width)
 
     np.testing.assert_allclose(outputs["attention"][0], [0, 0, 0.25, 0.25, 0.25, 0.25])
     np.testing.assert_allclose(outputs["attention"][1], [1 / 3, 1 / 3, 1 / 3, 0, 0, 0], rtol=1e-6)

@@ -182,12 +182,3 @@ def test_an_error_of_the_database_names_no_unit_and_shows_no_reading(store):
         append(store, request(1, unit="secret"))
 
     assert "secret" not in str(caught.value)
-
-
-def test_a_unit_takes_its_own_name_and_not_that_of_a_unit_with_readings_alone(store):
-    append(store, request(1), request(5, unit="8"))
-
-    assert store.rename(KEY, "7") is True
-    assert store.rename(KEY, "8") is False
-
-    assert [stored(store, unit).cycles for unit in ("7", "8")] == [[1], [5]]
