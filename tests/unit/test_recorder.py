@@ -272,14 +272,12 @@ def test_predictions_of_two_versions_of_one_cycle_wait_side_by_side(fake, observ
     assert fake.sizes == [2]
 
 
-def test_a_store_that_cannot_be_opened_yet_is_tried_again(observer):
-    fake = FakeStore()
-    tries = []
+def test_a_store_that_cannot_be_opened_yet_is_tried_again(fake, observer):
+    defects = [RuntimeError("a defect of the driver")] * 3
 
     def connect():
-        tries.append(1)
-        if len(tries) < 4:
-            raise RuntimeError("a defect of the driver")
+        if defects:
+            raise defects.pop()
         return fake
 
     fake.connect = connect
@@ -329,10 +327,9 @@ def test_a_long_backlog_is_written_in_bounded_transactions(fake, observer, monke
 def test_rows_that_cannot_be_written_at_shutdown_are_dropped_counted_and_logged(
     recorder, fake, observer, hangs
 ):
+    fake.failures = 10**9
     if hangs:
         fake.gate.clear()
-    else:
-        fake.failures = 10**9
     recorder.offer(FD001, *answered((40.0, {})))
     fake.entered.wait(PATIENCE)
 
@@ -345,18 +342,11 @@ def test_rows_that_cannot_be_written_at_shutdown_are_dropped_counted_and_logged(
     assert logged[-1] == {"event": "predictions lost", "log_level": "error", "reason": "shutdown", "rows": 1}
 
 
-def test_chores_get_the_open_store(fake, observer):
-    done = threading.Event()
-    recorder = started(fake, observer, chore=lambda store: [done.set()] if store is fake else [])
+def test_predictions_are_written_while_a_chore_has_the_open_store(fake, observer):
+    begun, ended, given_stores = threading.Event(), threading.Event(), []
 
-    assert done.wait(PATIENCE)
-    recorder.close(PATIENCE)
-
-
-def test_predictions_are_written_while_a_chore_runs(fake, observer):
-    begun, ended = threading.Event(), threading.Event()
-
-    def chore(_store):
+    def chore(store):
+        given_stores.append(store)
         begun.set()
         while not ended.is_set():
             yield
@@ -369,7 +359,7 @@ def test_predictions_are_written_while_a_chore_runs(fake, observer):
     ended.set()
     recorder.close(PATIENCE)
 
-    assert store is fake
+    assert [*given_stores, store] == [fake, fake]
     assert [row[1] for row in kept] == ["1"]
 
 
