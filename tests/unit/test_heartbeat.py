@@ -26,7 +26,13 @@ def account(short_path):
 
 
 @pytest.fixture
-async def heartbeat(short_path, account):
+def beginning(short_path, account):
+    """The heartbeat of a worker that has not replied yet."""
+    return Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
+
+
+@pytest.fixture
+async def heartbeat(short_path, beginning):
     """The heartbeat of a worker that has replied once and is silent since."""
 
     async def beat():
@@ -34,12 +40,11 @@ async def heartbeat(short_path, account):
 
     control = Control({"beat": beat})
     await control.open(short_path / "worker")
-    made = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
-    while made._thread is None:
-        await made.beat()
+    while beginning._thread is None:
+        await beginning.beat()
     control.close()
     (short_path / "worker").unlink(missing_ok=True)
-    return made
+    return beginning
 
 
 async def beats_until_hung(heartbeat, between=lambda: None, *, most=2 * BEATS * PATIENCE):
@@ -91,11 +96,9 @@ async def test_a_loop_that_is_busy_for_the_limit_is_silent(heartbeat, account):
     assert heartbeat.is_silent
 
 
-async def test_a_worker_that_starts_is_not_silent(short_path, account):
-    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
-
-    assert await beats_until_hung(heartbeat, most=BEATS) is None
-    assert not heartbeat.is_silent
+async def test_a_worker_that_starts_is_not_silent(beginning):
+    assert await beats_until_hung(beginning, most=BEATS) is None
+    assert not beginning.is_silent
 
 
 async def test_a_blocked_loop_hangs_after_the_limit(heartbeat):
@@ -120,26 +123,22 @@ async def test_a_silent_loop_without_an_account_has_longer(heartbeat, short_path
     assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
 
 
-async def test_a_start_may_last_as_long_as_any_thread_is_busy(short_path, account):
-    seconds = iter(range(0, 10**9, 1000))
-    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
+async def test_a_start_may_last_as_long_as_any_thread_is_busy(beginning, account):
+    seconds = count(0, 1000)
 
-    assert await beats_until_hung(heartbeat, lambda: account(OTHER, next(seconds))) is None
-
-
-async def test_a_start_that_does_nothing_hangs(short_path, account):
-    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
-
-    assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
+    assert await beats_until_hung(beginning, lambda: account(OTHER, next(seconds))) is None
 
 
-async def test_a_worker_that_accepts_and_never_replies_is_silent(short_path, account):
+async def test_a_start_that_does_nothing_hangs(beginning):
+    assert await beats_until_hung(beginning) == BEATS * PATIENCE
+
+
+async def test_a_worker_that_accepts_and_never_replies_is_silent(short_path, beginning):
     async def never(reader, writer):
         await reader.read()
         writer.close()
 
     server = await asyncio.start_unix_server(never, short_path / "worker")
-    heartbeat = Heartbeat(short_path / "worker", short_path / "task", limit_seconds=LIMIT)
 
-    assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
+    assert await beats_until_hung(beginning) == BEATS * PATIENCE
     server.close()

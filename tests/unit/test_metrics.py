@@ -336,13 +336,6 @@ def test_a_label_value_that_was_not_declared_is_refused(registry):
         histogram.labels("b")
 
 
-def test_a_name_that_is_taken_is_refused(registry):
-    Shared(registry).histogram("twice", "help", ONE)
-
-    with pytest.raises(ValueError, match="Duplicated"):
-        Shared(registry).histogram("twice", "help", ONE)
-
-
 def names_of(text):
     """The series in a text of metrics, in order."""
     return [line.rpartition(b" ")[0] for line in text.splitlines()]

@@ -34,6 +34,7 @@ CONFIG = NetworkConfig(
     perceptron=8,
     attention=5,
 )
+NAN = torch.nan
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -94,27 +95,19 @@ def standardise():
     ("readings", "expected"),
     [
         ([[0.5, 2.0, 2.0], [10.0, 9.0, 2.0]], [[0.5, 1.0, 0.0], [0.0, 2.0, -1.0]]),
-        ([[0, 2, 2], [0, 4, 2], [0, torch.nan, 2]], [[0, 1, 0], [0, 3, 0], [0, 2, 0]]),
+        ([[0, 2, 2], [0, 4, 2], [0, NAN, 2]], [[0, 1, 0], [0, 3, 0], [0, 2, 0]]),
+        ([[0.0, NAN, 7.0], [0.0, NAN, 7.0]], [[0.0, 0.0, 5.0], [0.0, 0.0, 5.0]]),
         ([[0.0, 1e30, -1e30]], [[0.0, 10.0, -10.0]]),
     ],
-    ids=["two regimes", "missing: the mean so far", "clipped"],
+    ids=["two regimes", "missing: the mean so far", "no reading: the regime's mean", "clipped"],
 )
 def test_readings_are_scaled_within_the_regime_of_their_settings(readings, expected):
-    z = standardise()(torch.tensor([readings]), torch.tensor([len(readings)])).z
+    given = torch.tensor([readings])
 
-    assert z.tolist() == [expected]
+    scaled = standardise()(given, torch.tensor([len(readings)]))
 
-
-def test_a_column_without_readings_becomes_the_regimes_mean():
-    readings = torch.tensor([[[0.0, torch.nan, 7.0], [0.0, torch.nan, 7.0]]])
-
-    scaled = standardise()(readings, torch.tensor([2]))
-
-    assert scaled.z[0, :, 1].tolist() == [0.0, 0.0]
-    assert not scaled.observed[0, :, 1].any()
-
-
-NAN = torch.nan
+    assert scaled.z.tolist() == [expected]
+    assert torch.equal(scaled.observed, ~torch.isnan(given))
 
 
 @pytest.mark.parametrize(

@@ -41,15 +41,17 @@ def answered(truth, rul, *, half_width=1.0, unit=None):
 
 
 PERFECT = life([5, 4, 3, 2, 1, 0])
+WILD_ABOVE_3 = life([500, -3, 3, 2, 1, 0])
 
 
-def test_a_perfect_prognosis_has_the_best_of_every_metric():
-    assert within_alpha(PERFECT, cap=CAP) == 1.0
-    assert alpha_lambda_accuracy(PERFECT, cap=CAP) == 1.0
-    assert prognostic_horizon(PERFECT, cap=CAP) == 5.0
-    assert cumulative_relative_accuracy(PERFECT, cap=CAP) == 1.0
-    assert monotonicity(PERFECT, cap=CAP) == 1.0
-    assert life_coverage(PERFECT, cap=CAP) == 1.0
+@pytest.mark.parametrize(("unit", "cap", "horizon"), [(PERFECT, CAP, 5.0), (WILD_ABOVE_3, 3.0, 3.0)])
+def test_a_perfect_prognosis_has_the_best_of_every_metric_whatever_was_said_above_the_cap(unit, cap, horizon):
+    assert within_alpha(unit, cap=cap) == 1.0
+    assert alpha_lambda_accuracy(unit, cap=cap) == 1.0
+    assert prognostic_horizon(unit, cap=cap) == horizon
+    assert cumulative_relative_accuracy(unit, cap=cap) == 1.0
+    assert monotonicity(unit, cap=cap) == 1.0
+    assert life_coverage(unit, cap=cap) == 1.0
 
 
 def test_the_cone_closes_with_what_is_left():
@@ -98,10 +100,6 @@ def test_a_life_without_its_last_predictions_ends_where_the_unit_failed():
     assert np.isnan(alpha_lambda_accuracy(unit, cap=15.0))
 
 
-def test_the_horizon_does_not_reach_beyond_the_cap():
-    assert prognostic_horizon(PERFECT, cap=3.0) == 3.0
-
-
 def test_relative_accuracy_is_the_mean_of_one_less_the_relative_error():
     """Errors of 1 at RUL 2 and of 1 at RUL 1: relative accuracies 0.5 and 0."""
     unit = life([1, 2, 0])
@@ -113,17 +111,6 @@ def test_relative_accuracy_is_the_mean_of_one_less_the_relative_error():
 def test_monotonicity_is_falls_less_rises():
     assert monotonicity(life([5, 4, 6, 3, 3]), cap=CAP) == pytest.approx((2 - 1) / 4)
     assert monotonicity(life([1, 2, 3]), cap=CAP) == -1.0
-
-
-def test_cycles_above_the_cap_are_no_predictions():
-    """Answers above the cap are wildly off here, and nothing counts them."""
-    wild = life([500, -3, 3, 2, 1, 0])
-
-    assert within_alpha(wild, cap=3.0) == 1.0
-    assert prognostic_horizon(wild, cap=3.0) == 3.0
-    assert cumulative_relative_accuracy(wild, cap=3.0) == 1.0
-    assert monotonicity(wild, cap=3.0) == 1.0
-    assert life_coverage(wild, cap=3.0) == 1.0
 
 
 def test_a_unit_of_one_cycle_has_no_prediction_to_judge():
@@ -156,6 +143,11 @@ def test_no_unit_is_said():
         prognostic_figures([], cap=CAP)
 
 
+def test_reliability_of_nothing_is_said():
+    with pytest.raises(InvalidData, match="nothing to evaluate"):
+        reliability(np.zeros(0), np.zeros(0), horizon=10)
+
+
 errors = st.lists(st.floats(-20, 20), min_size=2, max_size=30)
 
 
@@ -186,15 +178,21 @@ def test_smaller_errors_of_the_same_shape_are_never_judged_worse(error, part):
     )
 
 
+def limits(bands):
+    return [(band.low, band.high, band.windows) for band in bands]
+
+
 def test_bands_are_equal_below_the_cap_with_one_at_and_above_it():
     bands = by_rul(answered([0, 1.9, 2, 9.9, 10, 300], [0] * 6), cap=CAP)
 
-    assert [(band.low, band.high, band.windows) for band in bands] == [
-        (0.0, 2.0, 2),
-        (2.0, 4.0, 1),
-        (8.0, 10.0, 1),
-        (10.0, float("inf"), 2),
-    ]
+    assert limits(bands) == [(0.0, 2.0, 2), (2.0, 4.0, 1), (8.0, 10.0, 1), (10.0, float("inf"), 2)]
+
+
+def test_bands_of_answers_are_equal_and_the_last_one_holds_the_cap():
+    bands = by_answer(answered([1, 5, 9, 9], [0, 3.9, 4, 10]), cap=CAP + 2)
+
+    assert limits(bands) == [(0.0, 4.0, 2), (4.0, 8.0, 1), (8.0, 12.0, 1)]
+    assert by_answer(answered([12], [12]), cap=12.0)[0].high == 12.0
 
 
 def test_a_bands_figures_are_of_its_windows_alone():
@@ -214,17 +212,6 @@ def test_truth_beyond_the_cap_counts_as_the_cap():
 
     assert found[0].figures["rmse"].value == 0.0
     assert found[0].figures["coverage"].value == 1.0
-
-
-def test_bands_of_answers_are_equal_and_the_last_one_holds_the_cap():
-    bands = by_answer(answered([1, 5, 9, 9], [0, 3.9, 4, 10]), cap=CAP + 2)
-
-    assert [(band.low, band.high, band.windows) for band in bands] == [
-        (0.0, 4.0, 2),
-        (4.0, 8.0, 1),
-        (8.0, 12.0, 1),
-    ]
-    assert by_answer(answered([12], [12]), cap=12.0)[0].high == 12.0
 
 
 def test_a_band_of_answers_shows_coverage_that_the_mean_hides():
@@ -273,8 +260,3 @@ def test_a_failure_right_at_the_horizon_is_within_it():
     found = brier_figures(np.ones((1, 1)), np.array([10.0]), np.array(["a"]), horizons=(10,))
 
     assert found[10].value == 0.0
-
-
-def test_reliability_of_nothing_is_said():
-    with pytest.raises(InvalidData, match="nothing to evaluate"):
-        reliability(np.zeros(0), np.zeros(0), horizon=10)
