@@ -86,8 +86,6 @@ WINDOWS = "expected last, all or a number from 1"
     [
         ("predict --input a.csv", "give one of --bundle and --url"),
         ("predict --input a.csv --bundle a --url http://localhost:1", "give one of --bundle and --url"),
-        ("predict --bundle fd001", "Missing option '--input'"),
-        ("predict --input a.csv --bundle fd001 --format xml", "'table', 'csv', 'parquet', 'json'"),
         ("predict --input a.csv --bundle fd001 --format parquet", "parquet needs --output FILE"),
         ("predict --input a.csv --bundle fd001 --model fd001", "--model: needs --url"),
         ("predict --input a.csv --bundle fd001 --store", "--store: needs --url"),
@@ -99,7 +97,6 @@ WINDOWS = "expected last, all or a number from 1"
         ("outcomes --replace", "Invalid value for --replace: needs --report"),
         ("outcomes --since 0001-01-01", "Invalid value for '--since': expected a year from 2 to 9998"),
         ("outcomes --report a.csv --since 2026-01-01", "does nothing with --report"),
-        ("bench", "Missing argument 'url'"),
         ("bench grpc://localhost:3000", "expected http, https://HOST:PORT"),
         ("bench http://localhost:3000 --protocol json,soap", "json, binary, grpc, oip-grpc"),
         ("bench http://localhost:3000 --callers 1,zero", "expected numbers above 0"),
