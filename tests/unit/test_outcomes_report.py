@@ -43,12 +43,9 @@ def csv_file(folder, *lines):
 
 
 async def test_each_line_of_a_file_is_an_outcome(tmp_path, capsys):
-    server = Server()
+    server, lines = Server(), ["17,failed,192,fd001,2026-03-01T12:00:00Z", "", "18,removed,150,,"]
 
-    await report(
-        server,
-        csv_file(tmp_path, HEADER, "17,failed,192,fd001,2026-03-01T12:00:00Z", "", "18,removed,150,,"),
-    )
+    await report(server, csv_file(tmp_path, HEADER, *lines))
 
     first, second = server.taken
     assert first[0] == "17"
@@ -104,12 +101,12 @@ async def test_a_file_that_cannot_be_read_is_named_before_anything_is_sent(tmp_p
 
 
 @pytest.mark.parametrize("cycle", ["10.0", "1e1", "10"])
-async def test_a_cycle_is_a_whole_number_however_it_is_written(tmp_path, cycle):
+async def test_units_and_cycles_are_whole_numbers_however_they_are_written(tmp_path, cycle):
     server = Server()
 
-    await report(server, csv_file(tmp_path, "unit,kind,cycle", f"1,failed,{cycle}"))
+    await report(server, csv_file(tmp_path, "unit,kind,cycle", f"17.0,failed,{cycle}"))
 
-    assert server.taken[0][1]["cycle"] == 10
+    assert server.taken == [("17", {"kind": "failed", "cycle": 10, "replace": False})]
 
 
 @pytest.mark.parametrize("text", ["2026-03-01 12:00", "01.03.2026 12:00", "2026/03/01 12:00"])
@@ -124,23 +121,13 @@ async def test_a_time_is_written_as_in_files_of_readings_and_local_without_a_zon
 
 async def test_a_service_that_fails_in_the_middle_of_a_file_leaves_word_of_what_was_reported(tmp_path):
     server = Server(status=500)
+    path = csv_file(tmp_path, HEADER, *(f"{unit},failed,5,," for unit in ("1", "2", "unknown", "3")))
 
     stopped = r"no such unit; \S+ends\.csv: stopped at line 4 after 2 outcomes \(2 created\)"
     with pytest.raises(RemoteFailed, match=stopped):
-        await report(
-            server,
-            csv_file(tmp_path, HEADER, "1,failed,5,,", "2,failed,5,,", "unknown,failed,5,,", "3,failed,5,,"),
-        )
+        await report(server, path)
 
     assert [unit for unit, _ in server.taken] == ["1", "2"]
-
-
-async def test_units_are_named_as_in_text_files_of_readings(tmp_path):
-    server = Server()
-
-    await report(server, csv_file(tmp_path, "unit,kind,cycle", "17.0,failed,192.0", "18.0,removed,150.0"))
-
-    assert [unit for unit, _ in server.taken] == ["17", "18"]
 
 
 async def test_corrections_are_marked(tmp_path):

@@ -170,6 +170,10 @@ async def test_the_health_of_readings_unlike_the_training_data_is_unknown(cycles
     assert prediction.health_state.probabilities["healthy"] == pytest.approx(0.96)
 
 
+async def warnings_of(window, *manifest, novelty=0.5):
+    return (await ask(window, predictor=make_predictor(*manifest, novelty=novelty))).predictions[0].warnings
+
+
 @pytest.mark.parametrize(
     ("band", "code", "detail"),
     [
@@ -178,23 +182,18 @@ async def test_the_health_of_readings_unlike_the_training_data_is_unknown(cycles
     ],
 )
 async def test_attention_outside_the_reference_band_is_warned_of(band, code, detail):
-    reply = await ask(window_input(), predictor=make_predictor(make_manifest(band=band)))
+    [warning] = await warnings_of(window_input(), make_manifest(band=band))
 
-    [warning] = reply.predictions[0].warnings
     assert (warning.code, warning.detail) == (f"attention_{code}", f"entropy ratio 1, {detail}")
 
 
 async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_say():
     window = window_input(400.0, cycles=12, last_cycle=None)
 
-    reply = await ask(window, predictor=make_predictor(make_manifest(band=(0.0, 0.9))))
+    warnings = await warnings_of(window, make_manifest(band=(0.0, 0.9)))
 
-    assert [warning.code for warning in reply.predictions[0].warnings] == [
-        "out_of_range",
-        "truncated_to_context",
-        "last_cycle_unknown",
-        "attention_uniform",
-    ]
+    expected = ["out_of_range", "truncated_to_context", "last_cycle_unknown", "attention_uniform"]
+    assert [warning.code for warning in warnings] == expected
 
 
 @pytest.mark.parametrize(
@@ -209,19 +208,15 @@ async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_
     ],
 )
 async def test_a_short_history_and_an_age_beyond_all_of_training_are_warned_of(cycles, last_cycle, codes):
-    predictor = make_predictor(make_manifest())
+    warnings = await warnings_of(window_input(cycles=cycles, last_cycle=last_cycle))
 
-    reply = await ask(window_input(cycles=cycles, last_cycle=last_cycle), predictor=predictor)
-
-    assert [warning.code for warning in reply.predictions[0].warnings] == codes
+    assert [warning.code for warning in warnings] == codes
 
 
 async def test_warnings_tell_an_age_above_a_million_to_the_digit():
-    predictor = make_predictor(make_manifest())
+    warnings = await warnings_of(window_input(cycles=3, last_cycle=1_234_567.0))
 
-    reply = await ask(window_input(cycles=3, last_cycle=1_234_567.0), predictor=predictor)
-
-    assert ["1234567" in warning.detail for warning in reply.predictions[0].warnings] == [True, True]
+    assert ["1234567" in warning.detail for warning in warnings] == [True, True]
 
 
 @pytest.mark.parametrize(("novelty", "stuck"), [(1.9, []), (2.1, ["sensor_2"])])
@@ -231,9 +226,8 @@ async def test_a_sensor_that_repeats_its_last_value_is_named_where_the_readings_
     window = window_input(cycles=12)
     window.columns["sensor_1"] = [40.0 + 0.1 * t for t in range(12)]
     window.columns["sensor_2"] = [1.0, 2.0] + [2.5] * 10
-    predictor = make_predictor(make_manifest(context=12), novelty=novelty)
 
-    warnings = (await ask(window, predictor=predictor)).predictions[0].warnings
+    warnings = await warnings_of(window, make_manifest(context=12), novelty=novelty)
 
     found = [each for each in warnings if each.code == "stuck_sensor"]
     assert [each.column for each in found] == stuck
@@ -243,9 +237,9 @@ async def test_a_sensor_that_repeats_its_last_value_is_named_where_the_readings_
 async def test_a_sensor_that_had_one_value_in_training_is_not_called_stuck():
     manifest = make_manifest(context=12)
     constant = [column.model_copy(update={"low": 0.0, "high": 0.0}) for column in manifest.columns]
-    predictor = make_predictor(manifest.model_copy(update={"columns": constant}), novelty=2.1)
+    manifest = manifest.model_copy(update={"columns": constant})
 
-    warnings = (await ask(window_input(rul=0.0, cycles=12), predictor=predictor)).predictions[0].warnings
+    warnings = await warnings_of(window_input(rul=0.0, cycles=12), manifest, novelty=2.1)
 
     assert "stuck_sensor" not in [warning.code for warning in warnings]
 
@@ -255,10 +249,9 @@ async def test_a_sensor_that_repeats_its_last_value_nine_times_is_not_called_stu
     window = window_input(cycles=len(before) + 9)
     window.columns["sensor_2"] = [*before, *[2.5] * 9]
 
-    reply = await ask(window, predictor=make_predictor(make_manifest(context=12), novelty=2.1))
+    warnings = await warnings_of(window, make_manifest(context=12), novelty=2.1)
 
-    stuck = [w.column for w in reply.predictions[0].warnings if w.code == "stuck_sensor"]
-    assert "sensor_2" not in stuck
+    assert "sensor_2" not in [each.column for each in warnings if each.code == "stuck_sensor"]
 
 
 @pytest.mark.parametrize("values", [None, [None] * 12], ids=["left out", "null"])
@@ -269,21 +262,17 @@ async def test_a_column_without_a_reading_is_warned_of_and_one_with_gaps_is_not(
     if values is not None:
         window.columns["sensor_2"] = values
 
-    reply = await ask(window, predictor=make_predictor(make_manifest(max_missing_fraction=0.7)))
+    warnings = await warnings_of(window, make_manifest(max_missing_fraction=0.7))
 
-    missing = [w for w in reply.predictions[0].warnings if w.code == "missing_column"]
-    assert [(warning.column, warning.detail) for warning in missing] == [
-        ("sensor_2", "the window has no reading of sensor_2")
-    ]
+    [missing] = [each for each in warnings if each.code == "missing_column"]
+    assert (missing.column, missing.detail) == ("sensor_2", "the window has no reading of sensor_2")
 
 
 async def test_a_column_that_alone_is_missing_is_warned_of():
     window = window_input()
     del window.columns["sensor_2"]
 
-    reply = await ask(window)
-
-    assert "missing_column" in [warning.code for warning in reply.predictions[0].warnings]
+    assert "missing_column" in [warning.code for warning in await warnings_of(window)]
 
 
 async def test_bad_windows_refuse_the_whole_request_before_a_batch_and_each_is_pointed_at():
