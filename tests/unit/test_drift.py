@@ -174,6 +174,12 @@ def test_the_window_slides_on_when_workers_are_restarted():
     assert totals_of(ring, REFERENCE)["columns"][0, 1, 9] < 100
 
 
+def test_workers_share_the_sliding_window():
+    batches = [batch(as_in_training(50, seed=i), seed=i) for i in range(40)]
+
+    assert totals(*batches, windows=1000, workers=2)["windows"] == 500
+
+
 def test_only_the_last_reading_of_a_window_counts():
     readings = np.full((5, 12, 3), 5.0, dtype=np.float32)
     readings[:, -1] = 95.0
@@ -370,6 +376,14 @@ def test_few_windows_say_nothing():
 
     assert {index.psi for index in drift.columns.values()} == {0.0}
     assert (drift.prediction.psi, drift.unseen, drift.drifting) == (0.0, 0.0, [])
+
+
+def test_readings_as_in_training_do_not_drift_and_shifted_ones_do():
+    usual = drift_of(counted(batch(as_in_training(1000))), REFERENCE)
+    shifted = drift_of(counted(batch(shifted_by_40())), REFERENCE)
+
+    assert usual.drifting == []
+    assert shifted.drifting == ["sensor_1"]
 
 
 @pytest.mark.parametrize("usual", [5.0, 0.0003])
