@@ -323,6 +323,21 @@ async def test_a_clock_that_is_set_ahead_deletes_nothing_before_the_next_purge(m
     assert asked == [1e9, 1e9, 1e9, 1e9, 1e9 + day]
 
 
+@pytest.mark.parametrize("ask", ["history", "outcome"])
+async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
+    late = LateStore()
+    store = started(late)
+
+    if ask == "history":
+        await store.history(UnitKey("", "fake", "17"), limit=1, before=None)
+    else:
+        outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
+        await store.take_outcome(outcome, replace=False)
+
+    assert late.asked == 2
+    await store.close(20)
+
+
 @pytest.mark.parametrize(("predicted", "questions"), [(False, 1), (True, 2)])
 async def test_a_decision_waits_for_the_prediction_that_another_worker_is_writing(predicted, questions):
     late = LateStore(first=[])
@@ -381,12 +396,10 @@ class Progress:
         return self.rows.copy()
 
 
-@pytest.mark.parametrize(("progress", "questions"), [(((0, 0), (7, 7)), 1), (((0, 0), (7, 5)), 2), (None, 2)])
-async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_may_have_rows_to_write(
-    progress, questions
-):
+@pytest.mark.parametrize(("rows", "questions"), [(((0, 0), (7, 7)), 1), (((0, 0), (7, 5)), 2)])
+async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_to_write(rows, questions):
     store = LateStore()
-    asking = started(store, lag_seconds=20, progress=progress and Progress(*progress))
+    asking = started(store, lag_seconds=20, progress=Progress(*rows))
 
     outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
     with pytest.raises(UnknownUnit) if questions == 1 else nullcontext():
