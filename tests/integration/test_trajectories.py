@@ -15,7 +15,7 @@ from service.store.judgement import Outcome, OutcomeKind
 from service.store.rows import Append, Given, ModelVersion, UnitKey
 from service.store.store import Store
 from tests.integration.conftest import rul
-from tests.tiny_bundle import COLUMNS, FLEET, make_tiny_bundle, pumps
+from tests.tiny_bundle import COLUMNS, FLEET, pumps
 
 PUMPS, OTHER = ModelVersion("pumps", "1", 125.0, 0.9), ModelVersion("other", "1", 125.0, 0.9)
 NAMES = ("load", "vibration")
@@ -109,15 +109,16 @@ def test_the_file_trains_as_it_is(store, url, tmp_path):
         np.testing.assert_array_equal(found[life.unit].readings, life.readings[:, order])
 
 
-def test_the_fleet_file_has_the_columns_and_bounds_of_the_bundle_and_reads_the_output(store, url, tmp_path):
-    bundle = make_tiny_bundle(tmp_path / "bundle")
+def test_the_fleet_file_has_the_columns_and_bounds_of_the_bundle_and_reads_the_output(
+    store, url, tiny_bundle, tmp_path
+):
     (life,) = pumps(units=1, seed=5)
     names = tuple(column.name for column in COLUMNS)
     append(store, life.unit, life.cycles.tolist(), life.readings, names=names)
     end(store, life.unit, OutcomeKind.FAILED, int(life.cycles[-1]))
 
     fleet_file = tmp_path / "next" / "pumps.toml"
-    written(url, tmp_path, "--bundle", bundle, "--model", "pumps", "--fleet", fleet_file)
+    written(url, tmp_path, "--bundle", tiny_bundle.path, "--model", "pumps", "--fleet", fleet_file)
 
     fleet = fleet_named(fleet_file)
     assert fleet == replace(FLEET, name="tiny", failure=FailureRule("failed", at_least=1.0))
