@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from model.cycle_numbers import cycles_of
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, Trajectory
 from model.files import bare_path, files_with, format_of
 from model.fleet import FAILED, ONE_FILE_A_UNIT, Fleet
-from model.tables import Table, read_columns, read_table
+from model.tables import Table, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +118,7 @@ class Rows:
     unit: IntArray  # [n], place in `units`
     cycle: IntArray  # [n]
     readings: FloatArray  # float32 [n, F]
-    failure: (
-        FloatArray  # [n], column of the failure rule, or of `FAILED` without one; NaN where there is none
-    )
+    failure: FloatArray  # [n], column of the failure rule, or of `FAILED` without one; NaN: none
 
     @classmethod
     def read(cls, files: Sequence[Path], fleet: Fleet, *, allow_absent: bool, with_failure: bool) -> Rows:
@@ -249,9 +248,9 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
         keys={} if allow_absent else _keys(fleet),
     )
     if with_failure and fleet.failure is None and FAILED.column in table.header:
-        says = read_columns(file, form=form)[FAILED.column]
-        if isinstance(says, np.ndarray):
-            return replace(table, numbers={FAILED.column: says, **table.numbers})
+        with suppress(InvalidData):  # a column of words denies nothing
+            says = read_table(file, form=form, numbers=[FAILED.column], text=None)
+            return replace(table, numbers=says.numbers | table.numbers)
     return table
 
 

@@ -252,7 +252,7 @@ def test_a_column_failed_that_denies_failures_contradicts_run_to_failure(tmp_pat
 @pytest.mark.parametrize("cells", [("0", "1"), ("no", "yes"), ("", "")])
 def test_a_column_failed_that_denies_no_failure_changes_nothing(tmp_path, cells):
     first, second = cells
-    path = write(tmp_path, HEADER + ",failed", f"a,1,0,0,0,{first}", f"a,2,0,0,0,{second}")
+    path = write(tmp_path, HEADER + ",failed,note,note", f"a,1,0,0,0,{first},,", f"a,2,0,0,0,{second},x,y")
 
     (unit,) = read_trajectories(path, PUMPS)
 
