@@ -36,7 +36,7 @@ def manifest(tiny_bundle):
 
 
 def replayed(bundle):
-    """What the replay of a bundle's golden windows finds."""
+    """Replay a bundle's golden windows; return the findings."""
     session, manifest = open_bundle(bundle)
     golden = read_bundle(bundle).golden
     answers = session.answer(golden.readings, golden.lengths, golden.last_cycle)
@@ -44,7 +44,7 @@ def replayed(bundle):
 
 
 def findings(bundle):
-    """What the replay and the measurement of every promise find."""
+    """Replay the golden windows and measure every promise; return the findings."""
     return [*replayed(bundle), *measure_promises(*open_bundle(bundle))]
 
 

@@ -138,7 +138,7 @@ def test_make_serve_needs_no_torch(copy, served):
 
 @pytest.fixture(scope="module")
 def paste(copy, served) -> Callable[[str], str]:
-    """What the block for a client prints that starts so."""
+    """Run the block for a client that starts so; return what it prints."""
     return lambda start: pasted(block(SERVE + start), copy, served)
 
 

@@ -53,7 +53,7 @@ def test_missing_readings_do_not_spoil_the_scales():
 
 
 def augmented(*, windows, cycles, noise=(0.0, 0.0), kept=(0.0, 0.0), **changes):
-    """What augmentation makes of windows of zeros."""
+    """Augment windows of zeros."""
     scales = ColumnScales(np.float32(noise), np.float32(kept))
     augment = Augmentation(replace(STILL, **changes), scales, torch.Generator().manual_seed(3))
     lengths = torch.full((windows,), cycles)

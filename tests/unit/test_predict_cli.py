@@ -504,7 +504,7 @@ class Swapped:
 
 
 async def answers_to(windows):
-    """What the service answers, as the client reads it."""
+    """Read an answer of the service as the client does."""
     async with in_process() as service:
         reply = await service.predict_http(windows=[json_window()] * len(windows))
     return msgspec.convert(reply.json()["predictions"], list[Prediction])
