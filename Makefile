@@ -24,10 +24,7 @@ help: ## this list
 
 .PHONY: python
 python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "rulserve needs Python 3.11 or later: make PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
-	  || { echo "this Python cannot make environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
+	@$(PYTHON) tools/check-python
 
 # Packages are locked, each checked against its hash; ours comes last and brings no others. Python compiles a
 # module when it is first imported: compiling all of them here takes a quarter of the time.

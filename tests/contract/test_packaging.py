@@ -219,6 +219,65 @@ def test_an_environment_is_kept_in_its_folder_and_made_anew_in_another(tmp_path)
     assert "-m venv .venv/dev\n" in made
 
 
+def checked(folder: Path, replaced: str) -> subprocess.CompletedProcess[str]:
+    """Run `make python` with a Python whose start-up module replaces what it says of the system."""
+    (folder / "sitecustomize.py").write_text(f"import ensurepip, platform, sys, venv\n{replaced}", "utf-8")
+    command = ["make", "--no-print-directory", "python", f"PYTHON={sys.executable}"]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def linux(machine: str, kind: str, number: str) -> str:
+    return (
+        f"sys.platform = 'linux'; platform.system = lambda: 'Linux'; platform.machine = lambda: {machine!r}; "
+        f"platform.release = lambda: '6.1'; platform.libc_ver = lambda: ({kind!r}, {number!r})"
+    )
+
+
+def mac(machine: str, number: str) -> str:
+    return (
+        f"sys.platform = 'darwin'; platform.system = lambda: 'Darwin'; "
+        f"platform.machine = lambda: {machine!r}; platform.mac_ver = lambda: ({number!r}, ('', '', ''), '')"
+    )
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        linux("x86_64", "glibc", "2.31"),
+        linux("aarch64", "glibc", "2.40"),
+        linux("x86_64", "glibc", "3.0"),
+        mac("arm64", "15.0"),
+        mac("arm64", "26.1.1"),
+    ],
+)
+def test_make_goes_on_where_all_packages_have_wheels(replaced, tmp_path):
+    done = checked(tmp_path, replaced)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("replaced", "expected"),
+    [
+        (linux("x86_64", "glibc", "2.28"), "got Linux x86_64 glibc 2.28;"),
+        (linux("x86_64", "", ""), "got Linux x86_64 6.1;"),
+        (linux("ppc64le", "glibc", "2.40"), "got Linux ppc64le glibc 2.40;"),
+        (mac("arm64", "14.7"), "got Darwin arm64 "),
+        (mac("x86_64", "15.0"), "got Darwin x86_64 "),
+        ("sys.version_info = (3, 10, 9)", "needs Python 3.11 or later: make PYTHON=python3.12"),
+        ("sys.modules['ensurepip'] = None", "install its venv package"),
+    ],
+)
+def test_make_says_in_one_line_what_a_python_or_system_lacks(replaced, expected, tmp_path):
+    done = checked(tmp_path, replaced)
+
+    said = done.stderr.splitlines()
+    assert done.returncode != 0
+    assert expected in said[0]
+    assert len(said) == 2, "the second line is make's own"
+
+
 @pytest.mark.parametrize("target", ["demo", "tour", "bundles"])
 def test_a_target_names_programs_in_a_folder_whose_name_has_a_space(target, tmp_path):
     folder = targets(tmp_path / "a b")
