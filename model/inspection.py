@@ -30,7 +30,7 @@ LIFE_SHARE: Final = 0.6
 """Suggested cap as a share of the median life: about where wear begins to show on C-MAPSS."""
 LONGEST_CONTEXT: Final = 60
 ROUNDING: Final = 1e-9
-"""Relative error of a sum of shares."""
+"""Relative error of sums."""
 NICE: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
@@ -119,7 +119,9 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
     lives = life_quantiles(failed)
     repeated = repeated_truths(failed, columns=len(fleet.schema))
     each_column = zip(fleet.schema.columns, kept.readings.T, rows.rounding(fleet), repeated, strict=True)
-    end = None if fleet.failure is not None else _end(trajectories, fleet)
+    end, sensors = None, fleet.schema.indices("sensor")
+    if fleet.failure is None:
+        end = common_end({fleet.sources[i]: [unit.readings[:, i] for unit in trajectories] for i in sensors})
     of_units = {kept.units[kept.unit[unit[0]]]: unit for unit in kept.of_units()}
     values = {name: kept.failure[unit] for name, unit in of_units.items()}
     cycles = {name: kept.cycle[unit] for name, unit in of_units.items()}
@@ -238,7 +240,7 @@ def bound_facts(
     bound, sign = (rule.at_most, 1.0) if rule.at_most is not None else (rule.at_least, -1.0)
     assert bound is not None  # noqa: S101 a rule has exactly one bound
     short = sign * (lasts - bound)  # how far each unit stays short of the bound; 0 or less: failed
-    nearby = _nearby(short, step=_step(starts, bound))
+    nearby = _nearby(short, step=(step := _step(starts, bound)))
     judged = [(sign * (unit - bound) <= 0, cycle) for unit, cycle in known.values()]
     goes_on = [int(cycle[-1] - cycle[np.argmax(beyond)]) for beyond, cycle in judged if beyond[-1]]
     return BoundFacts(
@@ -246,7 +248,7 @@ def bound_facts(
         missed=len(values) - int((short <= 0).sum()),
         begins_beyond=tuple(name for name, value in first.items() if sign * (value - bound) <= 0),
         nearest=float(lasts[np.argmin(short)]) if len(lasts) else float("nan"),
-        nearby=None if nearby is None else round(bound + sign * nearby, 10),
+        nearby=None if nearby is None else _tidy(bound + sign * nearby, step),
         reach_nearby=0 if nearby is None else int((short <= nearby * (1 + 1e-9)).sum()),
         goes_on=float(np.median(goes_on)) if goes_on else 0.0,
     )
@@ -263,18 +265,17 @@ def common_end(columns: Mapping[str, Sequence[FloatArray]]) -> EndFacts | None:
             continue
         change = float(np.median(last) - np.median(first))
         low, middle, high = (float(value) for value in np.quantile(last, (0.25, 0.5, 0.75)))
-        if (high - low) / abs(change) >= best:
+        if (spread := (high - low) / abs(change)) >= best:
             continue
         jumps = [float(np.diff(unit).std()) for unit in known if len(unit) > 1]
         if not jumps or abs(change) < CLEAR * float(np.median(jumps)):
             continue
-        best = (high - low) / abs(change)
-        near = last[np.abs(last - middle) <= 1.5 * (high - low) + 1e-12]
+        near = last[np.abs(last - middle) <= (1.5 * spread + ROUNDING) * abs(change)]
         step = _step(first, middle)
         bound = np.floor(near.min() / step) if change > 0 else np.ceil(near.max() / step)
-        rule = FailureRule(name, **{"at_least" if change > 0 else "at_most": float(round(bound * step, 10))})
+        rule = FailureRule(name, **{"at_least" if change > 0 else "at_most": _tidy(bound * step, step)})
         early = np.flatnonzero((middle - last) / change > 0.5)
-        found = EndFacts(rule, tuple(at[int(i)] for i in early))
+        best, found = spread, EndFacts(rule, tuple(at[int(i)] for i in early))
     return found
 
 
@@ -313,11 +314,6 @@ def nice(value: float) -> float:
     return min((n * power for n in NICE), key=lambda n: abs(n - value))
 
 
-def _end(trajectories: Sequence[Trajectory], fleet: Fleet) -> EndFacts | None:
-    sensors = fleet.schema.indices("sensor")
-    return common_end({fleet.sources[i]: [unit.readings[:, i] for unit in trajectories] for i in sensors})
-
-
 def _code(far: FloatArray) -> float | None:
     if len(far) < 2:
         return None
@@ -330,6 +326,11 @@ def _step(starts: FloatArray, bound: float) -> float:
     """Return the power of ten below the distance that counts as just missed; 0 without one."""
     just = JUST_MISSED * abs(float(np.median(starts)) - bound) if len(starts) else 0.0
     return float(10.0 ** np.floor(np.log10(just))) if just > 0 else 0.0
+
+
+def _tidy(value: float, step: float) -> float:
+    """Round off the error of a sum of multiples of `step`, a power of ten."""
+    return round(float(value), 9 - round(np.log10(step)))
 
 
 def _nearby(short: FloatArray, *, step: float) -> float | None:

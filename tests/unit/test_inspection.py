@@ -123,6 +123,20 @@ def test_a_bound_that_most_units_just_miss_is_named_with_one_that_they_reach(sig
     assert (facts.missed, facts.nearby, facts.reach_nearby) == (21, sign * 0.89, 21)
 
 
+@pytest.mark.parametrize("scale", [1e-15, 1e-9, 1e9])
+def test_a_bound_has_the_scale_of_its_column(scale):
+    ends = np.random.default_rng(0).uniform(0.8801, 0.8899, 20)
+    values = {str(n): scale * np.linspace(1.2, end, 50) for n, end in enumerate(ends)}
+    values["high"] = scale * np.linspace(1.2, 1.1, 50)
+
+    nearby = bounded(values, FailureRule("leak", at_most=0.88 * scale)).nearby
+    end = common_end({"leak": list(values.values())})
+
+    assert nearby == pytest.approx(0.89 * scale, rel=1e-9, abs=0.0)
+    assert end is not None
+    assert end.rule.at_most == pytest.approx(0.89 * scale, rel=1e-9, abs=0.0)
+
+
 def test_units_beyond_the_bound_at_their_first_reading_are_named(inspected):
     _, found = inspected(replace(PUMPS, failure=FailureRule("pressure", at_least=-4.0)))
 
@@ -130,11 +144,12 @@ def test_units_beyond_the_bound_at_their_first_reading_are_named(inspected):
     assert "24 units (1, 2, 3, ..) beyond it at the first reading" in text
 
 
+THOUSANDTHS = st.integers(-10_000, 10_000).map(lambda n: n / 1000)
+
+
 @given(
-    st.lists(
-        arrays.arrays(np.float64, st.integers(1, 8), elements=st.floats(-10, 10)), min_size=1, max_size=30
-    ),
-    st.floats(-10, 10),
+    st.lists(arrays.arrays(np.float64, st.integers(1, 8), elements=THOUSANDTHS), min_size=1, max_size=30),
+    THOUSANDTHS,
     st.booleans(),
 )
 def test_a_nearby_bound_is_easier_and_its_count_is_right(units, bound, falling):
