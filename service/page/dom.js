@@ -59,12 +59,17 @@ export function announce(text) {
   if (place) place.textContent = text;
 }
 
-/** Load a classic script of this service once. */
 const scripts = new Map();
+
+/** Load a classic script of this service once; after a failure the next call tries again. */
 export function script(source) {
   if (!scripts.has(source)) {
     const loading = new Promise((resolve, reject) => {
-      document.head.append(h("script", { src: source, onload: resolve, onerror: reject }));
+      const fail = () => {
+        scripts.delete(source);
+        reject(new Error(`${source} did not load.`));
+      };
+      document.head.append(h("script", { src: source, onload: resolve, onerror: fail }));
     });
     scripts.set(source, loading);
   }

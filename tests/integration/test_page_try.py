@@ -315,3 +315,15 @@ def test_an_answer_that_did_not_come_can_be_asked_for_again(opened):
 
     expect(page.get_by_text(re.compile("true RUL 0"))).to_be_visible()
     opened.problems.clear()
+
+
+@desktop
+@expecting("ERR_FAILED")
+def test_a_library_of_the_page_that_did_not_come_can_be_asked_for_again(opened):
+    page = opened.page
+    page.route("**/page/vendor/uPlot.iife.min.js", lambda route: route.abort(), times=1)
+    page.reload()
+
+    expect(page.get_by_role("alert")).to_contain_text("/page/vendor/uPlot.iife.min.js")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".life")).to_be_visible()
