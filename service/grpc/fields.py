@@ -16,6 +16,7 @@ VARINT: Final = 0
 DELIMITED: Final = 2
 """Wire type of fields with a length prefix (protobuf.dev/programming-guides/encoding)."""
 FIXED: Final = {1: 8, 5: 4}
+"""Sizes in bytes of fixed numbers, by wire type."""
 INTEGERS: Final = {
     FieldDescriptor.CPPTYPE_INT32,
     FieldDescriptor.CPPTYPE_INT64,
@@ -23,10 +24,11 @@ INTEGERS: Final = {
     FieldDescriptor.CPPTYPE_UINT64,
     FieldDescriptor.CPPTYPE_BOOL,
 }
-"""Maximum fields: each makes an object; packed floats are copied and have no limit."""
+"""Types of numbers that become objects even if they are packed; packed floats are copied."""
 NUMBERS_BYTES: Final = 64
 """Bytes of packed integers that count as a field."""
 MOST_FIELDS: Final = 10_000
+"""Maximum fields in a message; each makes an object."""
 
 
 def check_fields(kind: Any, raw: bytes) -> None:  # noqa: ANN401 a descriptor, of either implementation
@@ -85,6 +87,6 @@ def _counted(kind: Any, raw: bytes, start: int, end: int, most: int) -> int:  # 
             most = _counted(field.message_type, raw, begin, stop, most)
         elif field is not None and field.cpp_type in INTEGERS:
             most -= (stop - begin) // NUMBERS_BYTES
-        if most <= 0:
+        if most < 0:
             raise TooLarge(f"expected at most {MOST_FIELDS} fields in a message, got more")
     return most

@@ -187,7 +187,7 @@ def _typed(tensor: pb.ModelInferRequest.InferInputTensor) -> Contents:
     values = getattr(tensor.contents, wanted)
     head, raw = tag(FLOATS, 4 * len(values)), tensor.contents.SerializeToString()
     if tensor.datatype == FP32 and len(values) and raw.startswith(head):  # a copy of the bytes on the wire
-        return np.frombuffer(raw, dtype, offset=len(head))
+        return np.frombuffer(raw, dtype, len(values), len(head))  # fields that are not known follow
     return np.array(values, dtype=dtype)
 
 

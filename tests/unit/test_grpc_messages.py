@@ -25,8 +25,10 @@ from service.core.queries import (
     UsualRange,
     WindowError,
 )
-from service.errors import MalformedBody, Problem
+from service.errors import MalformedBody, Problem, TooLarge
 from service.grpc.call import parsed
+from service.grpc.fields import MOST_FIELDS, check_fields
+from service.grpc.oip import query_of
 from service.grpc.predict import (
     floats,
     packed,
@@ -35,6 +37,7 @@ from service.grpc.predict import (
     tag,
     window_input,
 )
+from service.proto import open_inference_pb2 as oip
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import RULES
 
@@ -59,6 +62,23 @@ def test_fields_that_are_not_known_harm_no_number():
     raw = b"\x98\x06\x01" + pb.Series(values=[1.5, 2.5]).SerializeToString() + b"\x98\x06\x02"
 
     assert floats(pb.Series.FromString(raw)).tolist() == [1.5, 2.5]
+
+
+def test_fields_of_a_tensor_that_are_not_known_harm_no_number():
+    contents = oip.InferTensorContents(fp32_contents=[1.5, 2.5]).SerializeToString() + b"\x98\x06\x02"
+    tensor = oip.ModelInferRequest.InferInputTensor(name="readings", datatype="FP32", shape=[1, 1, 2])
+    tensor.contents.MergeFromString(contents)
+
+    (given,) = query_of(oip.ModelInferRequest(inputs=[tensor])).inputs
+
+    assert given.contents.tolist() == [1.5, 2.5]
+
+
+def test_a_message_has_at_most_the_fields_that_its_refusal_names():
+    check_fields(pb.PredictRequest.DESCRIPTOR, b"\x0a\x00" * MOST_FIELDS)
+
+    with pytest.raises(TooLarge, match=f"at most {MOST_FIELDS} fields"):
+        check_fields(pb.PredictRequest.DESCRIPTOR, b"\x0a\x00" * (MOST_FIELDS + 1))
 
 
 number = st.floats(width=32)
