@@ -114,7 +114,8 @@ def add_key(path: Path, name: str, scopes: Iterable[str], tenant: str = "") -> s
     """Make a key and add it to the file, which need not exist; return the key, which is not stored.
 
     Raises:
-        InvalidKeys: the name is taken, or name, scope or tenant cannot be used.
+        InvalidKeys: the name is taken, name, scope or tenant cannot be used, or the file cannot be read or
+            written.
     """
     key = MARK + secrets.token_urlsafe(32)
     today = datetime.now(UTC).date()
@@ -132,7 +133,7 @@ def revoke_key(path: Path, name: str) -> None:
     """Remove a key from the file.
 
     Raises:
-        InvalidKeys: there is no such key.
+        InvalidKeys: there is no such key, or the file cannot be read or written.
     """
     with _locked(path):
         entries = read_keys(path)
@@ -154,7 +155,7 @@ def _check(name: str, entry: Entry, where: str = "") -> None:
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Lock the file, so that two commands cannot undo each other's changes."""
+    """Lock the folder of the file, so that two commands cannot undo each other's changes."""
     import fcntl  # noqa: PLC0415 not on Windows, where the service reads key files all the same
 
     try:
@@ -175,15 +176,18 @@ def _write(path: Path, entries: Mapping[str, Entry]) -> None:
     try:
         path = path.resolve()
         number, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # mode 0600
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(OSError):  # no file yet, or no right to change its owner
-            kept = path.stat()
-            os.chown(temporary, kept.st_uid, kept.st_gid)
-            Path(temporary).chmod(S_IMODE(kept.st_mode))  # the service may read it through its group
-        Path(temporary).replace(path)
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(OSError):  # no file yet, or no right to change its owner
+                kept = path.stat()
+                os.chown(temporary, kept.st_uid, kept.st_gid)
+                Path(temporary).chmod(S_IMODE(kept.st_mode))  # the service may read it through its group
+            Path(temporary).replace(path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
     except OSError as error:
         raise InvalidKeys(f"key file {path}: {error.strerror}") from None
 
