@@ -67,7 +67,7 @@ class Answers:
     """Outputs of a batch; what follows from them is computed on first use."""
 
     def __init__(self, asked: Asked, outputs: Outputs, manifest: Manifest, rules: WindowRules) -> None:
-        """Read the outputs of a batch."""
+        """Keep the inputs and outputs of a batch."""
         self.asked: Final = asked
         self.outputs: Final = outputs
         self.manifest: Final = manifest

@@ -5,7 +5,7 @@
 A batch starts as soon as something can run it, so batches grow with load and no timer is needed. A quick
 network runs on the event loop itself, because waking a thread takes longer than a window. Before such a batch
 starts, the loop yields the core as long as that brings more windows. Slow networks, GPUs and surplus batches
-of large requests run on threads. Everything but `_run` happens on the event loop, so there are no locks.
+of large requests run on threads. Only `_work` and `_run` run on threads, so there are no locks.
 
 Promises, tested over random arrivals, cancellations and failures: every caller gets exactly one outcome, its
 own; the queue is bounded in windows; a cancelled caller does not delay others; a failed batch fails only its
@@ -36,8 +36,9 @@ from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 LOOP_SECONDS: Final = 0.01
 """Maximum seconds of a batch on the event loop: callers that arrive meanwhile wait as long."""
 YIELDS_IN_VAIN: Final = 6
-"""Yields in a row without a new window before a batch starts; one if there is only one caller. Too few:
-a request whose head has arrived misses the batch: its body takes more turns of Envoy and of the loop."""
+"""Yields in a row without a new window before a batch starts; one if a single window waits, and waited before
+the last batch. Too few: a request whose head has arrived misses the batch: its body takes more turns of Envoy
+and of the loop."""
 STRANGER_SECONDS: Final = 0.001
 """If a yield takes longer and brings no window, another process holds the core."""
 DISTRUSTED_BATCHES: Final = 64

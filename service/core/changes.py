@@ -90,7 +90,7 @@ class Changed(msgspec.Struct, frozen=True):
     """Result of a change, or the reason for its refusal.
 
     Attributes:
-        model: The model that was loaded, swapped in or unloaded, or that is or was a shadow.
+        model: The model that was loaded, swapped in or unloaded, or that is or was a candidate.
         bundles: Folder of the bundle of every model that serves then, by the model's name.
         digests: Their files' SHA-256, likewise.
         candidates: The candidate beside a model that serves, likewise.

@@ -1,4 +1,4 @@
-"""Which cores run a batch now, counted over all workers."""
+"""Whether a core is idle, from the batches that all workers run now."""
 
 from __future__ import annotations
 

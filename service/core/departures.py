@@ -43,7 +43,7 @@ class Departure(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """An answer in cycles: as reported, and before it is cut to 0..cap and read as "at least"."""
+    """An answer in cycles: as reported, and `unclipped`, as in `Answers`, before it is cut to 0..cap."""
 
     rul: float
     is_at_least: bool

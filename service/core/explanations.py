@@ -164,7 +164,8 @@ class Explainer:
     def _agreement(self, asked: _Asked, cycles: IntArray, hidden: Sequence[Estimate]) -> float | None:
         """Compare the evidence of cycles with the effect of hiding each of them alone.
 
-        Cycles without a reading are left out: their evidence and effect are both 0 and would seem to agree.
+        The caller leaves out cycles without a reading: their evidence and effect are both 0 and would seem to
+        agree.
         """
         evidence = asked.piece.answers.outputs.evidence
         if evidence is None:

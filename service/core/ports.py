@@ -46,7 +46,7 @@ class Caller(msgspec.Struct, eq=False):
 
 
 class BatchReport(msgspec.Struct, eq=False):
-    """Figures of a batch, to be counted later; they keep no data of a request.
+    """Figures of a batch, to be counted later; they keep neither its requests nor all of their readings.
 
     Attributes:
         size: Windows of the batch.
@@ -54,7 +54,7 @@ class BatchReport(msgspec.Struct, eq=False):
         answered: Seconds from the batch of its first window to its last answer, of each request that this
             batch completes.
         seconds: Duration of the run of the graph.
-        answers: Answers of the graph, without explanations of readings; None if it failed.
+        answers: Answers of the graph, as `Answers.bare` returns them; None if it failed.
         units, imputed_fraction, is_probe: Of each answered window, as in `Windows`; a unit has its tenant, if
             there is one.
     """
@@ -97,7 +97,7 @@ class Batcher(Protocol):
 
 
 class BatchObserver(Protocol):
-    """Counts the batcher's work; `service.metrics.metrics.ModelMetrics` implements it."""
+    """Counts the batcher's work; `service.metrics.models.ModelMetrics` implements it."""
 
     @property
     def ran(self) -> Callable[[BatchReport], None]:

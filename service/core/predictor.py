@@ -1,7 +1,8 @@
 """Answers queries, for every transport.
 
-HTTP, gRPC and `rul predict --bundle` call `Predictor.predict`, streams call `Predictor.answer`, and the Open
-Inference Protocol, which returns tensors, uses the same batchers. This module must not know statuses.
+HTTP, gRPC and `rul predict --bundle` call `Predictor.predict`, streams and stored units call
+`Predictor.answer`, and the Open Inference Protocol, which returns tensors, uses the same batchers. This
+module must not know statuses.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
 
 
 def attempts(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> list[Wanted]:
-    """Return the provider lists to try in order: all providers, then all but the first."""
+    """Return the provider lists to try in order: all providers, then each time without the first."""
     return [
         with_options(providers[first:], manifest, most_windows=most_windows)
         for first in range(len(providers))

@@ -171,8 +171,8 @@ class Explanation(msgspec.Struct, frozen=True, eq=False):
     `contributions` are cycles of RUL of each reading, from the graph or by occlusion. Each clause of the
     sentence was recomputed. `trust` is `supported` if `agreement` and `skill` reach `needed_agreement` and
     `needed_skill`. Agreement is the rank correlation between the evidence and the effect of hiding each of
-    `judged_cycles`; null if no cycle was judged. Skill is 1 if the model answers the average life of its
-    training units exactly, and 0 if it does no better than a constant.
+    the `judged_cycles` cycles; null if no cycle was judged. Skill is 1 if the model answers the average life
+    of its training units exactly, and 0 if it does no better than a constant.
     """
 
     columns: list[str]
@@ -205,7 +205,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
     `explain` sensors and full add `sensor_contributions`; full also adds `explanation` and, for models that
     explain readings, `trust`. Costs add a `decision`; it is null if the readings are unlike the training
-    data, the history is too short, or the last cycle is unknown.
+    data, the history is too short, or the last cycle is unknown or 0.
     """
 
     unit: str | None

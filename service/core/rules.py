@@ -24,7 +24,8 @@ class WindowRules:
         sensors: Indices of the sensors.
         contributing: Indices of the sensors and, if the model reads settings, of the settings.
         horizons: The horizons of failure probabilities, as replies name them.
-        units: Their engineering units.
+        known: The column names, to look up.
+        units: The engineering units of the columns.
         lowest, highest: float32 [F]; readings beyond them are out of the training range.
         longest_life: The longest life in training, in cycles.
         usual_entropy: Lowest and highest usual attention entropy ratio of windows of 0, 1, .. cycles.

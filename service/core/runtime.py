@@ -162,7 +162,8 @@ def replay_golden(runtime: Runtime, golden: Golden, *, origin: Path) -> None:
     """Compare answers on this machine's provider with the golden ones; also warms up the provider.
 
     Raises:
-        InvalidBundle: an answer differs from the exporter's, or contradicts the manifest's cap or baseline.
+        InvalidBundle: the graph fails, or an answer differs from the exporter's or contradicts the manifest's
+            cap or baseline.
     """
     try:
         outputs = runtime.run(golden.readings, golden.lengths, golden.last_cycle)

@@ -45,7 +45,7 @@ def cpu_session(path: Path, stored: bytes) -> Any:  # noqa: ANN401 - untyped lib
 
 
 def gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | None]:
-    """Open a graph by the first attempt that works; also return the error of the first attempt."""
+    """Open a graph by the first attempt that works; also return the first error."""
     return _gpu_thread().submit(_gpu_session, stored, attempts).result()
 
 

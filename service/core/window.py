@@ -106,8 +106,8 @@ def check(
     """Check windows; keep the last `context` cycles of each.
 
     Args:
-        readings: float32 [B, T, F], NaN = missing; all cycles sent or the last ones; rows past a window's end
-            are ignored.
+        readings: float32 [B, T, F], NaN = missing; all cycles sent, or only those that the model reads; rows
+            past a window's end are ignored.
         sent: Number of cycles sent for each window, above 0.
         last_cycle: The cycle number of each window's last reading; NaN = unknown.
         rules: Rules of the model.
@@ -153,10 +153,10 @@ def last_cycle_defect(last_cycle: float, cycles: int) -> str:
 
 
 def _last_cycles(readings: FloatArray, sent: list[int], lengths: list[int]) -> FloatArray:
-    """The cycles that are read, [B, T, F] -> [B, context, F]."""
-    context = max(lengths)
+    """The cycles that are read, [B, T, F] -> [B, longest, F]."""
+    longest = max(lengths)
     starts = np.array(sent) - lengths
-    rows = np.minimum(starts[:, None] + np.arange(context), readings.shape[1] - 1)
+    rows = np.minimum(starts[:, None] + np.arange(longest), readings.shape[1] - 1)
     return readings[np.arange(len(sent))[:, None], rows]
 
 
