@@ -26,7 +26,7 @@ EVERY_KEY: Final = frozenset({KeyScope.ANY, KeyScope.PAGES})
 
 
 class Credentials:
-    """The accepted API keys; without any, everyone has access.
+    """The accepted API keys; without any, everyone may do everything but change the service.
 
     Keys are looked up by their SHA-256. The time of the lookup reveals nothing about a key, because nobody
     can choose the digest of a guess.

@@ -32,7 +32,7 @@ FEW_WINDOWS: Final = 2
 SMOOTHING: Final = 1 / 8
 """Weight of the newest measurement of a line's speed."""
 REFUSALS: Final = (0.25, 1.0)
-"""Refusals per admitted request of a lane, below and above which `Retry-After` halves and doubles:
+"""Refusals per request that a line admits, below and above which `Retry-After` halves and doubles:
 refusals take time from answers."""
 RETRY_SECONDS: Final = (1.0, 32.0)
 """Minimum and maximum of `Retry-After`."""
@@ -61,10 +61,10 @@ class Admission:
             lane.room = max(lane.room, self._room_windows * window_bytes)
 
     def expected(self, size: int) -> Coming:
-        """Enter this while a body arrives in parts; size 0: unknown.
+        """Return a context to enter while a body of this size arrives in parts; 0: unknown.
 
         Raises:
-            Overloaded: the line is too long for it.
+            Overloaded: at entry, the line is too long for it.
         """
         return Coming(self.small if 0 < size <= self.small_bytes else self.large, size)
 

@@ -1,4 +1,4 @@
-"""ASGI types, and inflating of bodies, for both transports."""
+"""ASGI types, decoding of paths, and inflating of bodies, for both transports."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Context(Protocol):
         ...
 
     def time_remaining(self) -> float | None:
-        """Seconds until the caller's deadline."""
+        """Seconds until the caller's deadline; None if it has none."""
         ...
 
     def set_trailing_metadata(self, trailing_metadata: Any, /) -> None:  # noqa: ANN401 as above

@@ -1,6 +1,6 @@
 """The Open Inference Protocol by gRPC: `inference.GRPCInferenceService`.
 
-This module knows methods; it must not know what a model takes, nor how tensors stand in messages.
+This module knows methods and messages; it must not know what a model takes.
 """
 
 from __future__ import annotations

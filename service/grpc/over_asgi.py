@@ -91,7 +91,7 @@ class Messages:
             self.add(await self._receive())
 
     def add(self, event: Message) -> None:
-        """Receive until this many bytes are there.
+        """Append the part of the body in an event of the server.
 
         Raises:
             Disconnected: the caller has left.

@@ -117,7 +117,7 @@ async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, L
 
 
 def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuery:
-    """A request to a model with these rules."""
+    """Convert a request to a query for a model with these rules."""
     windows = [window_input(window, rules) for window in request.windows]
     return PredictQuery(
         windows,

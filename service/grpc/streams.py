@@ -1,9 +1,8 @@
 """`PredictStream`: one reading in, one prediction out; the stream keeps the unit's window.
 
 A reading that cannot be answered gets an error in place of its prediction, and the stream continues: one bad
-reading must not lose the window. Only errors that would repeat with every later reading end a stream: an
-invalid message, a drain, a long silence. This module knows messages; `window` keeps windows, and `life`
-ends streams.
+reading must not lose the window. An invalid message, a drain, a revoked key, the caller's deadline or a long
+silence ends a stream. This module knows messages; `window` keeps windows, and `life` ends streams.
 """
 
 from __future__ import annotations

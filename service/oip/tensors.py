@@ -24,8 +24,9 @@ from service.errors import InvalidTensor, short
 FP32: Final = "FP32"
 INT64: Final = "INT64"
 DTYPES: Final = {FP32: np.dtype("<f4"), INT64: np.dtype("<i8")}
-PACKED: Final = {FP32: "f", INT64: "q"}  # as `struct` calls them
 """The datatypes of our tensors; the protocol's raw contents are little-endian."""
+PACKED: Final = {FP32: "f", INT64: "q"}
+"""The same in the format of `struct`."""
 
 ANY: Final = -1
 
@@ -157,9 +158,13 @@ def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[
 
 
 def numbers(values: Sequence[float | None], datatype: str, where: str) -> NDArray[Any]:
-    """Pack with `struct`: several times as fast as numpy; refuses None and values beyond the datatype."""
+    """Convert single numbers to an array; in FP32 None is NaN, and a value beyond float32 is infinite.
+
+    Raises:
+        InvalidTensor: a value is not a number of the datatype.
+    """
     dtype = DTYPES[datatype]
-    try:
+    try:  # several times as fast as numpy
         return np.frombuffer(struct.pack(f"<{len(values)}{PACKED[datatype]}", *values), dtype)
     except (struct.error, OverflowError) as error:
         if datatype != FP32:  # numpy would round

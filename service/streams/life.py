@@ -95,16 +95,16 @@ class Inbox:
             if not self._closed and self._answering is not None:
                 self.gone = True
                 self._answering.cancel()
-        except Exception as error:  # noqa: BLE001 who answers must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 the answering task raises it, whatever it is
             self._heard.put_nowait(error)
 
     def _expire(self) -> None:
-        """Note a disconnect, which is not an error of the service."""
+        """End the stream at its deadline as a disconnect, which is not an error of the service."""
         self.expired = True
         self.end(Disconnected())
 
     def _look_whether_idle(self) -> None:
-        """Restart the one timer of the stream; a timer per message would cost more."""
+        """End a silent stream, or restart its one timer; a timer per message would cost more."""
         left = self._idle_seconds
         if self._waits_since is not None:
             left += self._waits_since - monotonic()
