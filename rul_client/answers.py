@@ -27,7 +27,7 @@ DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A shadow or canary beside a model; `returned`: the bound that a canary has passed."""
+    """A shadow or canary beside a model; `returned`: why it stopped answering, such as a passed bound."""
 
     kind: str
     model: ModelName

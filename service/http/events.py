@@ -48,7 +48,7 @@ class Listener:
 
 
 class Seen:
-    """Times of the predictions that a tenant's listeners know, and the time of the next poll."""
+    """Times of predictions that a tenant's listeners have, and the time from which the next poll reads."""
 
     def __init__(self) -> None:
         self.since = time()

@@ -28,7 +28,10 @@ Changer = Callable[[Change], Awaitable[Changed]]
 
 
 class CandidateBody(msgspec.Struct, frozen=True):
-    """A candidate beside a model. `returned`: the bound that a canary has passed; null while it answers."""
+    """A candidate beside a model.
+
+    `returned`: why it stopped answering, such as the bound that a canary has passed; null while it answers.
+    """
 
     kind: Action
     model: ModelName
@@ -145,7 +148,7 @@ CHANGES: Final = (
     ),
     (Route.CANARY, Action.UNCANARY, None, "Stop the canary"),
 )
-"""Each change: its route, its body (None: DELETE), its summary."""
+"""Each change: its route, its action, its body (None: DELETE), its summary."""
 
 
 class ModelsHttp:

@@ -88,9 +88,9 @@ MOST_KEYS: Final = 10_000
 """Maximum keys or objects in a body that is read in slices; a request has some twenty."""
 MOST_SHAPE_BYTES: Final = 200
 NESTED: Final = (2, 3)
-"""Maximum depth of nested lists."""
-STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
-"""Bytes other than brackets and commas of nested lists."""
+"""Dimensions of tensors whose lists may be nested."""
+NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
+"""Bytes other than the brackets and commas of nested lists."""
 
 
 class Form(NamedTuple):
@@ -206,7 +206,7 @@ async def _values(text: bytes, datatype: str, shape: Sequence[int], where: str, 
     """The values of flat or nested lists, as an array."""
     if datatype not in FLAT:
         return ()  # no model takes this datatype: the check against the model refuses it
-    structure = text.translate(None, STRUCTURE)
+    structure = text.translate(None, NOT_STRUCTURE)
     await turns.give()
     count = structure.count(b",") + 1
     if structure != _structure([count]):

@@ -90,7 +90,7 @@ FORMATS: Final = {"number": "double", "integer": "int64"}
 VALUES: Final = ("enum", "default", "required")
 """Keys of a schema whose values are no schemas."""
 DECILES: Final = (3, 4, 5)
-"""Deciles of the training readings in the first regime: one reading of an example each."""
+"""Indices of deciles of the training readings in the first regime: 40, 50 and 60 %, one reading each."""
 LAST: Final = 121.0
 """The last cycle of an example."""
 

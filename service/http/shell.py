@@ -118,7 +118,7 @@ class Endpoint(NamedTuple):
 
     Attributes:
         path: Has parameters in braces; `{name:path}` may hold slashes.
-        scope: Scope that the API key needs; `admin` requests have the longer time limit of changes.
+        scope: Scope that the API key needs; `admin` and `metrics` requests have the limit CHANGE_SECONDS.
         needs_model: Whether requests are refused while the service starts or drains.
         media_type: Accepted content type of the body, or several; None: any.
         doc: Its description; None: not in the OpenAPI document.
@@ -188,7 +188,7 @@ class Shell:
         method, path = scope["method"], scope["path"]
         endpoint, parameters = self._fixed.get((method, path)) or self._match(method, path_of(scope))
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        reply = Reply(status=499)  # never sent: the caller has disconnected
+        reply = Reply(status=499)  # reaches nobody: the caller has disconnected
         desk, given_id = self._desk, headers.get(b"x-request-id")
         if given_id is not None:
             given_id = given_id.decode("latin-1")

@@ -31,7 +31,7 @@ CSV: Final = b"text/csv"
 CYCLE: Final = "cycle"
 """CSV column of the cycle numbers."""
 MOST_BYTES: Final = 4 * LARGE_BYTES
-"""Some thousand readings; larger bodies would delay other requests."""
+"""Some thousands of readings; larger bodies would delay other requests."""
 MEDIA_TYPES: Final = (JSON, CSV)
 COSTS: Final = ("planned", "failure")
 """Query parameters of both costs."""
