@@ -2,7 +2,7 @@
 
 import { setClock } from "./format.js";
 
-/** Timeouts in seconds: of an answer, and of silence on the event stream, which has a heartbeat every 15 seconds. */
+/** Timeouts in seconds: of an answer to GET, and of silence on the event stream, which has a heartbeat every 15 seconds. */
 export const limits = { answer: 30, silence: 40 };
 
 let key = "";

@@ -52,7 +52,7 @@ export class Stack {
     return Math.max(200, this.root.clientWidth);
   }
 
-  /** Add a chart or heatmap: `{ figure, resize(), redraw(), point(cycle) }`. */
+  /** Add a chart or heatmap: `{ figure, resize(), redraw(), point(cycle), destroy() }`. */
   add(part) {
     this.parts.push(part);
     this.root.append(part.figure);
@@ -109,7 +109,7 @@ export class Stack {
 /**
  * A chart of traces.
  *
- * `cycles` [N] ascending; `series`: `{ label, values [N], stroke, width, dash, bars }` with colour variables;
+ * `cycles` [N] ascending; `series`: `{ label, values [N], stroke, fill, width, dash, points, bars, spans }` with colour variables;
  * `bands`: `{ upper, lower, fill }` by indices in `series`. `paint(u, context)` draws beneath the series.
  */
 export function traces(stack, options) {

@@ -1,7 +1,8 @@
 // One unit's life on one cycle axis: RUL, contributions, attention, sensors, heatmap; the readings of a cycle.
 //
 // life = { model: manifest, predictions: [{ cycle, rul, lower, upper, truth }] ascending, readings: { cycles, columns },
-//          prediction: an explained answer, at: its last cycle, end: { kind, cycle } | null }
+//          prediction: an answer, explained if it can be, at: its last cycle, end: { kind, cycle } | null,
+//          fails: the last cycle of a simulated unit }
 
 import { colour, Stack, traces, uplot } from "./charts.js";
 import { h, put } from "./dom.js";

@@ -135,7 +135,7 @@ class TryView {
     return this.guarded(() => this.use(name, life, life.cycles.at(-1)));
   }
 
-  /** Answer for a unit at a cycle, and at earlier points of its life. */
+  /** Answer for a unit at a cycle, and at points along its life. */
   async use(unit, life, cycle) {
     const mine = (this.turn += 1);
     Object.assign(this, { unit, life });
