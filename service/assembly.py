@@ -237,6 +237,8 @@ def build(
 
     Raises:
         InvalidBundle: a bundle is damaged or does not fit.
+        InvalidStoreUrl: the store cannot be addressed.
+        FrontEndFailed: the board that workers share is full.
     """
     spec = worker or WorkerSpec()
     loaded = load_bundles(settings) if runtimes is None else []

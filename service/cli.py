@@ -57,7 +57,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 Typer calls it
 
 
 def main() -> None:
-    """Run `rul`: exit with 2 for wrong usage and 1 for a failure, with one line on standard error."""
+    """Run `rul`: exit with 2 for wrong usage and 1 for a failure, with the reason on standard error."""
     _open_streams()
     signal.signal(signal.SIGTERM, _end)
     if not ON_WINDOWS and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it

@@ -67,7 +67,7 @@ class ServiceError(RulError):
 
 
 class InvalidRequest(ServiceError):
-    """A request that is well-formed but cannot be answered."""
+    """A request that cannot be answered as it was sent."""
 
     def __init__(self, detail: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(detail)
@@ -161,7 +161,7 @@ class MethodNotAllowed(ServiceError):
 
 
 class TooLarge(ServiceError):
-    """A body, a request or a window above a limit of the settings."""
+    """A body, a message or a request above a limit."""
 
 
 class UnsupportedMedia(ServiceError):
@@ -179,7 +179,7 @@ class IntakeFull(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The queue is full; the request did not start."""
+    """A queue is full, or the maximum of open streams or queries is reached."""
 
     retry_after_seconds = 1.0
 

@@ -28,7 +28,7 @@ def usable_gpu(driver: Path = NVIDIA_DRIVER) -> bool:
 
 
 def usable_cores(cgroups: Path = CGROUPS, own: Path = OWN_GROUPS) -> int:
-    """Return the cores of this process: its affinity, or the lowest quota of its groups."""
+    """Return the cores of this process: its affinity, or fewer if a quota of its groups is lower."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder, names in _quota_folders(cgroups, own):
         with suppress(OSError, ValueError):  # no such file, or the quota is "max"

@@ -38,7 +38,7 @@ from service.store.rows import ModelVersion
 FEW_WINDOWS: Final = 2
 """Maximum windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
 READING_BYTES: Final = 20
-"""Bytes of a reading as JSON with 15 digits."""
+"""Bytes of one value as JSON with 15 digits."""
 RETURN_AGAIN_SECONDS: Final = 5.0
 """Seconds between attempts to end a canary in all workers."""
 
@@ -311,7 +311,7 @@ class Catalog:
         )
 
     def _give_back(self, begun: Change, reason: str) -> None:
-        """End the canary of a change in all other workers; this one has ended it already."""
+        """End the canary of a change in all workers; in this one it has stopped answering already."""
         task = asyncio.ensure_future(self._return(begun, reason))
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)

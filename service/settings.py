@@ -1,6 +1,6 @@
 """Settings of the service: one environment variable each, `RUL_` and the field's name.
 
-This is the only module that reads an operator's environment. Settings are read once, frozen, and passed on.
+This is the only module that reads these variables. Settings are read once, frozen, and passed on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OF_CLIENTS: Final = "RUL_API_KEY"
 MOST_WORKERS: Final = 8
 """Maximum workers by default. On more cores each worker has several, to save memory for bundles."""
 DAY_SECONDS: Final = 86_400
-"""Maximum of all times; a larger value is a mistake."""
+"""Maximum of times in seconds; a larger value is a mistake."""
 MOST_DAYS: Final = 100_000
 HOST_NAME: Final = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
 """A name, an IPv4 address or an IPv6 address, in lower case."""
@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     separated by commas: each prediction then says when to act (docs/when_to_act.md). Empty: only requests
     with costs get a decision. Failure cost too high: stops come too early. Too low: too late."""
     log_level: LogLevel = LogLevel.INFO
-    """Minimum log level. debug logs details of single requests."""
+    """Minimum log level. debug adds events of libraries, and the models of every worker."""
     log_format: LogFormat = LogFormat.AUTO
     """Log format. json: one object per line. console: coloured text. auto: console if standard error is a
     terminal, else json."""
@@ -246,7 +246,7 @@ class Settings(BaseSettings):
         return {variable_of(name): as_text(getattr(self, name)) for name in type(self).model_fields}
 
     def threads(self) -> int:
-        """Return how many batches run at the same time."""
+        """Return how many batches a worker runs at the same time, unless it has a GPU."""
         return self.inference_threads or usable_cores()
 
     def worker_count(self) -> int:
@@ -259,7 +259,7 @@ class Settings(BaseSettings):
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
 
     def keys(self) -> frozenset[str]:
-        """Return the accepted API keys; none: no key is required."""
+        """Return the API keys of RUL_API_KEYS; the key file may have more."""
         return frozenset(parts(self.api_keys.get_secret_value()))
 
     def asks_for_keys(self) -> bool:

@@ -120,6 +120,8 @@ class UnitWindows:
         Raises:
             UnknownUnit: no reading of it, or of this cycle, is stored.
             InvalidWindow: the model cannot answer its window.
+            NoStore, StoreUnavailable, DeadlineExceeded: the readings cannot be read.
+            Overloaded, NotReady, RuntimeFailed: as store and batcher say.
         """
         key, rules = UnitKey(tenant, model.name.name, unit), model.rules
         newest = await self._store.newest(key, rules.names, most=rules.context, until=until)
