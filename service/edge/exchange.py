@@ -92,10 +92,9 @@ class Exchange:
         self.error: Exception | None = None
         self.caller = NOBODY
         self.gone = False
-        self.windows = 0
+        self.windows = self._size = 0
         self._admitted = False
         self._lane: Lane | None = None
-        self._size = 0
         self.stages: Stages = []
 
     def __enter__(self) -> Self:
@@ -199,7 +198,8 @@ class Exchange:
         rare = ("key", key), ("left_out", left_out), ("cause", cause_of(error))
         fields |= {name: value for name, value in rare if value}
         if error is None:
-            desk.log.info("request answered", windows=self.windows, **fields)
+            event = "caller disconnected" if self.gone else "request answered"
+            desk.log.info(event, windows=self.windows, **fields)
         elif status_of(error) is STATUS[RuntimeFailed]:
             desk.log.error("request failed", exc_info=error, **fields)
         else:

@@ -6,11 +6,13 @@ import weakref
 from contextlib import nullcontext, suppress
 
 import pytest
+import structlog
 from prometheus_client import generate_latest
 
 from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.predictor import Predictor
+from service.core.sampling import evenly
 from service.edge.access import Credentials
 from service.edge.admission import Admission
 from service.edge.exchange import Desk, Exchange
@@ -133,6 +135,19 @@ async def test_a_drain_waits_for_admitted_requests_also_if_they_fail(desk):
         raise KeyError("its own")
 
     assert await draining
+
+
+@pytest.mark.parametrize(
+    ("error", "event"), [(None, "request answered"), (Disconnected(), "caller disconnected")]
+)
+def test_the_log_calls_no_request_answered_whose_caller_has_left(desk, error, event):
+    desk.settings, desk.is_logged = Settings.model_construct(log_sample=1.0), evenly(1.0)
+
+    with structlog.testing.capture_logs() as lines, asked(desk):
+        if error is not None:
+            raise error
+
+    assert [line["event"] for line in lines] == [event]
 
 
 def test_an_id_that_is_not_fit_to_log_is_replaced(desk):
