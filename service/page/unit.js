@@ -199,7 +199,8 @@ class UnitView {
 
   /** Read the attention of each head for the displayed answer, by the Open Inference Protocol. */
   async heads({ cycles, columns }) {
-    const first = Math.max(cycles[0], this.cycle - this.manifest.context + 1);
+    // The answered window begins anew after a long gap.
+    const first = this.explained.prediction?.attention?.cycles[0] ?? Math.max(cycles[0], this.cycle - this.manifest.context + 1);
     const window = Array.from({ length: this.cycle - first + 1 }, (_, i) => first + i);
     const names = this.manifest.columns.map((column) => column.name);
     const at = new Map(cycles.map((cycle, i) => [cycle, i]));

@@ -150,17 +150,24 @@ def test_each_head_shows_where_it_looks(opened):
     opened.shoot("unit-heads")
 
 
+@pytest.mark.parametrize(
+    ("unit", "last", "read"),
+    [("gappy", range(15, 20), 20), ("new-window", range(45, 55), 10)],
+    ids=["a short gap", "a gap after which the window begins anew"],
+)
 @desktop
-def test_heads_are_of_the_window_that_was_answered_where_cycles_have_no_reading(opened, http):
+def test_heads_are_of_the_window_that_was_answered_where_cycles_have_no_reading(
+    opened, http, unit, last, read
+):
     whole = http.get("/v1/models/fd001/simulated?seed=7").json()["columns"]
-    kept = [i for i in range(20) if not 10 <= i < 15]
+    kept = [*range(10), *last]
     body = {"cycles": kept, "columns": {name: [values[i] for i in kept] for name, values in whole.items()}}
-    http.post("/v1/units/gappy/cycles", json=body).raise_for_status()
+    http.post(f"/v1/units/{unit}/cycles", json=body).raise_for_status()
 
-    page = show(opened, "gappy")
+    page = show(opened, unit)
     page.get_by_text("Head by head").click()
 
-    page.get_by_label("Attention of 5 heads at each of 20 cycles.").wait_for()
+    page.get_by_label(f"Attention of 5 heads at each of {read} cycles.").wait_for()
 
 
 @desktop
