@@ -16,8 +16,9 @@ from service.core.queries import Explain
 from service.edge.asgi import Receive, Scope, Send
 from service.http.routes import PREDICT_PATH
 
-# Above the longest request that Settings allow, so that our own answer comes first. BentoML keeps a timer of
-# this length for each request: with 60 s they grew to 25 MB in 39,000 requests.
+# Above the limits of Settings by default, so that our own answer comes first; a request or a change of models
+# that takes longer gets BentoML's 504. BentoML keeps a timer of this length for each request: with 60 s they
+# grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
 
 

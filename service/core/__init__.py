@@ -1,1 +1,1 @@
-"""From checked windows to answers: the door, the batcher and the runtime; no transports."""
+"""From windows to answers: the door, the batcher and the runtime; no transports."""

@@ -89,6 +89,7 @@ async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, L
     Raises:
         MalformedBody: it cannot be read.
         TooLarge: it has more windows than a request may have, or too many fields.
+        UnknownModel, InvalidRequest: as `Predictor.model`.
     """
     spans: list[tuple[int, int]] = []
     head, others = bytearray(), 0

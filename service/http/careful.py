@@ -71,7 +71,7 @@ class Careful:
 
         Raises:
             MalformedBody: it is not JSON, or not the shape of a query.
-            UnknownModel: the model is not loaded.
+            UnknownModel, InvalidRequest: as `Predictor.model`.
             TooLarge: it has more windows, or more keys, than the largest request.
         """
         for part, name in ((b"{", "objects"), (b":", "keys")):

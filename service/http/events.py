@@ -77,8 +77,8 @@ class EventsHttp:
             {"text/event-stream": TEXT},
             (404, 429, 504),
             "An endless stream: `event: units`, whose data are a JSON list of `FleetUnit` as `GET /v1/units` "
-            "has them, at most once a second; a comment every 15 s. A client that is cut off reads the list "
-            "and connects again.",
+            "has them, at most once a second; a comment after 15 s of silence. A client that is cut off "
+            "reads the list and connects again.",
         )
         return [
             Endpoint(

@@ -162,10 +162,10 @@ class RenameBody(msgspec.Struct, forbid_unknown_fields=True):
 class FleetUnit(msgspec.Struct, frozen=True):
     """Latest prediction of a unit.
 
-    `recent`: RULs of its last 30 predictions in cycle order; `trend`: their slope, in cycles of RUL per
-    cycle. `last_reading_at`, `last_reading_cycle`: arrival time and cycle of its last stored reading; null if
-    it has none. If `last_reading_cycle` is above `last_cycle`, the window that ends there was refused, or its
-    prediction was not stored.
+    `recent`: RULs of its last 30 predictions by this version, in cycle order; `trend`: their slope, in cycles
+    of RUL per cycle. `last_reading_at`, `last_reading_cycle`: arrival time and cycle of its last stored
+    reading; null if it has none. If `last_reading_cycle` is above `last_cycle`, the window that ends there
+    was refused, or its prediction was not stored.
     """
 
     unit: str
