@@ -159,12 +159,12 @@ class Settings(BaseSettings):
     store: bool = True
     """Store predictions, compare them with outcomes, list them at /v1/units. false: 404."""
     store_url: SecretStr = SecretStr("")
-    """Database of predictions and outcomes: sqlite:///FILE, or (with the extra `postgresql`)
+    """Database of predictions, readings and outcomes: sqlite:///FILE, or (with the extra `postgresql`)
     postgresql://USER@HOST/DATABASE. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. An
     SQLite file serves one machine; services on several machines need PostgreSQL."""
     store_retention_days: float = Field(default=365.0, gt=0, le=MOST_DAYS)
-    """Time to keep predictions and outcomes, in days. Too high: the database grows, by some 100 bytes per
-    prediction, 250 with its explanation. Too low: late outcomes find no prediction."""
+    """Time to keep predictions, readings and outcomes, in days. Too high: the database grows, by some 100
+    bytes per prediction, 250 with its explanation. Too low: late outcomes find no prediction."""
     store_explanations: bool = True
     """Store a short explanation with each prediction of a model that explains readings: its three most
     evident cycles and three leading sensors, in at most 400 bytes. false: histories have no explanations."""

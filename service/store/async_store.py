@@ -112,7 +112,7 @@ class AsyncStore:
             self._versions.append(version)
 
     def remove_model(self, name: str) -> None:
-        """Stop counting outcomes of a model."""
+        """Stop counting judged predictions of a model."""
         self._loaded.pop(name, None)
 
     def start(self) -> None:
@@ -128,7 +128,7 @@ class AsyncStore:
             await asyncio.to_thread(self.recorder.close, seconds)
 
     async def ask(self, question: Callable[[Store], T]) -> T:
-        """Run a query on a thread, after the rows offered so far are written."""
+        """Run a query on a thread after the rows offered so far are written, or after `PATIENCE_SECONDS`."""
         recorder = self._check_on()
         if self._asking >= MOST_QUESTIONS:
             raise Overloaded(f"{self._asking} queries wait for the store, its maximum; try again later")
@@ -156,7 +156,7 @@ class AsyncStore:
         return answer.result()
 
     def _asked(self, answer: asyncio.Future[Any]) -> None:
-        """Count a query that is through: one whose caller has left waits too, while the database hangs."""
+        """Stop counting a query that has ended; one whose caller has left counts until then."""
         self._asking -= 1
         if not answer.cancelled():
             answer.exception()  # else the event loop would log an error that no caller waits for
@@ -236,7 +236,7 @@ class AsyncStore:
         return found
 
     async def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt:
-        """Store an outcome; a repeated one changes nothing.
+        """Store an outcome; a repeated one only adds a missing time.
 
         Raises:
             UnknownUnit: nothing is stored of it.

@@ -79,7 +79,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
-        """Open a read-only transaction that sees one state of the database.
+        """Open a transaction for reads, which sees one state of the database.
 
         Raises:
             StoreUnavailable: the database does not answer.

@@ -14,11 +14,11 @@ MOST: Final = 3
 DECIMALS: Final = 4
 """Decimals of shares, contributions and failure probabilities."""
 MOST_BYTES: Final = 400
-"""Maximum bytes of a stored explanation; sensors with long names are left out."""
+"""Maximum bytes of a stored explanation; sensors are left out, the lightest first, until it fits."""
 
 
 class StoredExplanation(msgspec.Struct, frozen=True):
-    """Short explanation of a stored prediction, largest values first.
+    """Short explanation of a stored prediction, largest absolute values first.
 
     `evidence`: shares of the most evident cycles. `sensor_contributions`: cycles of RUL of the leading
     sensors. `trust`: that of the answer.

@@ -49,6 +49,7 @@ class Ingest:
 
         Raises:
             CycleConflict: a cycle has another reading.
+            InvalidRequest: a reading has no cycle, and no number follows the unit's last one.
             Overloaded: too many requests wait.
             StoreUnavailable: the database does not answer.
         """
@@ -97,7 +98,10 @@ class Ingest:
     def _write(self, requests: Sequence[Append]) -> Sequence[Result]:
         try:
             return self._opened().append(requests, at=time())
-        except StoreUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 values that the database rejects: whose, each one alone tells
-            return [error] if len(requests) == 1 else [self._write([one])[0] for one in requests]
+        except Exception as error:
+            if len(requests) == 1:
+                return [error]
+            if isinstance(error, StoreUnavailable):
+                raise
+            # The database rejects values of some requests: written one by one, only those fail.
+            return [self._write([one])[0] for one in requests]

@@ -53,7 +53,7 @@ def place_of(row: FleetRow) -> Place:
 
 
 class FleetFilter(NamedTuple):
-    """Filter of a fleet: models, state, part of the name, predicted since.
+    """Filter of a fleet: models, tenant, state, part of the name, predicted after a time.
 
     Ended units are left out, unless `state` is `failed` or `removed`.
     """
@@ -140,8 +140,8 @@ class History:
         versions: Versions of its model, by the id that predictions carry.
         predictions: Rows of `predictions`, newest first: the requested number and, if there are more, at
             least one of them.
-        readings: The newest stored readings, likewise.
-        accuracy: Accuracy of each version's last `MOST_JUDGED` predictions before the outcome, by version id.
+        readings: As many of the newest stored readings, ascending.
+        accuracy: Accuracy of each version's last `MOST_JUDGED` predictions up to the outcome, by version id.
     """
 
     outcome: Outcome | None

@@ -186,7 +186,7 @@ class Store(Database):
     ) -> History | None:
         """Read one page of a unit's predictions and readings, its outcome and accuracy; None if unknown.
 
-        A page has at most `limit` predictions and readings of cycles before `before`.
+        A page has predictions and readings of cycles before `before`: `limit` of each, and more if there are.
         """
         until = LARGEST_CYCLE if before is None else before - 1
         with self.reading() as connection:

@@ -23,7 +23,7 @@ Cells = list[object]
 
 
 def models_of(database: Database) -> list[str]:
-    """List the models that have answered.
+    """List the models that a service with this store has loaded.
 
     Raises:
         StoreUnavailable: the database does not answer, or has tables of another release.

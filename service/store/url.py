@@ -27,8 +27,8 @@ def store_url(given: str, *, name: str = "RUL_STORE_URL") -> str:
     `name` is the variable or option that gave it, for errors.
 
     Raises:
-        InvalidStoreUrl: the database is of another kind, its driver is not installed, or the user
-            has no home folder.
+        InvalidStoreUrl: the address is malformed or of another database, its driver is not installed, or the
+            user has no home folder.
 
     >>> store_url("postgres://rul:secret@db/rul")
     'postgresql+psycopg://rul:secret@db/rul'
@@ -40,7 +40,7 @@ def store_url(given: str, *, name: str = "RUL_STORE_URL") -> str:
         # The address itself may hold a password.
         raise InvalidStoreUrl(f"{name}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE")
     if scheme == "sqlite":
-        if not rest.removeprefix("/") or ":memory:" in rest:
+        if not rest.startswith("/") or rest == "/" or ":memory:" in rest:
             raise InvalidStoreUrl(f"{name}: expected sqlite:///FILE, a file that all workers share")
         return given
     if "@" in rest.partition("?")[0].partition("@")[2]:  # SQLAlchemy takes the rest of the password as a host

@@ -75,6 +75,21 @@ async def test_all_who_wait_hear_that_the_store_is_away_and_later_ones_are_store
     assert [type(answer) for answer in await answers(made, "a")] == [Appended]
 
 
+async def test_a_request_that_was_committed_alone_does_not_hear_that_the_store_went_away_later():
+    readings, committed = FakeReadings(), []
+    opened = [readings, readings]  # for the group, and for its first request alone
+
+    def open_():
+        if not opened:
+            raise StoreUnavailable("away")
+        return opened.pop(0)
+
+    found = await answers(Ingest(open_, committed.append), "a", "bad", "b")
+
+    assert [type(answer) for answer in found] == [Appended, StoreUnavailable, StoreUnavailable]
+    assert committed == [1]
+
+
 async def test_readings_of_a_caller_who_left_the_line_are_not_stored():
     readings = FakeReadings()
     made = Ingest(lambda: readings, lambda stored: None)

@@ -29,6 +29,7 @@ def test_postgresql_is_spoken_to_by_psycopg(scheme):
         "mysql://rul:secret@db/rul",
         "rul:secret@db",
         "sqlite://",
+        "sqlite://rul.db",
         "sqlite:///:memory:",
         "postgresql://rul:secret@db:5x/rul",
         "postgresql://rul:secret@db:99999/rul",

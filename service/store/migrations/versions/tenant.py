@@ -8,7 +8,7 @@ down_revision = "0002"
 
 PREDICTION = ["version_id", "tenant", "unit", "last_cycle"]
 UNIT = ["tenant", "model", "unit"]
-# SQLite keeps no names of constraints that were made without one: as PostgreSQL names them.
+# SQLite does not name constraints by itself; these are the names that PostgreSQL gives them.
 KEYS = {"pk": "%(table_name)s_pkey"}
 UNIQUE = {"uq": "predictions_version_id_unit_last_cycle_key"}
 
