@@ -36,7 +36,7 @@ class Changes:
 
     Attributes:
         control: Listens for workers that received a request for a change.
-        workers: The workers.
+        workers: Numbers of the workers that run.
         serving: Result of the last change, with copies of its bundles.
     """
 
@@ -133,7 +133,8 @@ class WorkerChanges:
 
         Raises:
             UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
-            NotReady: the supervisor does not answer.
+            NotReady: the supervisor or a worker does not answer.
+            RuntimeFailed: a worker failed to prepare it.
         """
         if self._supervisor is None:
             return await self._catalog.change(change)

@@ -8,7 +8,8 @@ one line and gets one line, on a Unix socket that only its owner can open:
     leave -> leaving, once readiness is off; requests are still answered
     drain -> drained | gave up, when requests in flight have finished or the time is over
     prepare CHANGE -> the result that the change would have, once its candidate is checked and warm
-    commit | abort -> the same result: the prepared change is made, or discarded
+    commit -> the same result, once the prepared change is made
+    abort -> an empty result, once the prepared change is discarded
 
 A worker that gets a client's request for a change sends `change CHANGE` to the socket of its supervisor.
 All workers share the clients' port, so no single worker can be addressed there.
@@ -28,6 +29,8 @@ from service.core.changes import Changed
 
 VARIABLE: Final = "RULSERVE_WORKER"
 POLL_SECONDS: Final = 0.02
+LINE_BYTES: Final = 1 << 24
+"""Maximum bytes of a line; asyncio's default, 64 KiB, is too few for the results of some hundred models."""
 
 Commands = Mapping[str, Callable[..., Awaitable[str]]]
 """Functions by the first word of a line; the rest of the line is the argument, if any."""
@@ -73,7 +76,7 @@ class Control:
 
     async def open(self, path: Path) -> None:
         """Listen at this path."""
-        self._server = await asyncio.start_unix_server(self._answer, path)
+        self._server = await asyncio.start_unix_server(self._answer, path, limit=LINE_BYTES)
 
     def close(self) -> None:
         """Stop listening."""
@@ -95,13 +98,13 @@ class Control:
 
 
 async def send(path: Path, command: str) -> str:
-    """Send a command to a worker and return its reply.
+    """Send a command to a worker or the supervisor and return the reply.
 
     Raises:
-        OSError: no worker listens at this path.
-        EOFError: the worker ended before it replied.
+        OSError: no process listens at this path.
+        EOFError: the process ended before it replied.
     """
-    reader, writer = await asyncio.open_unix_connection(path)
+    reader, writer = await asyncio.open_unix_connection(path, limit=LINE_BYTES)
     try:
         writer.write(f"{command}\n".encode())
         await writer.drain()
@@ -109,7 +112,7 @@ async def send(path: Path, command: str) -> str:
     finally:
         writer.close()
     if not reply:
-        raise EOFError(f"the worker at {path} ended before it replied to {command!r}")
+        raise EOFError(f"the process at {path} ended before it replied to {command!r}")
     return reply.decode().strip()
 
 

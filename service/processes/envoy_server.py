@@ -37,7 +37,7 @@ class EnvoyServer(PyvoyServer):
     """Hosts an ASGI application in a separate process.
 
     Attributes:
-        process: The process, once started.
+        process: Future of the process, which `start` sets.
 
     Args:
         application: Module and attribute.
@@ -72,7 +72,7 @@ class EnvoyServer(PyvoyServer):
         """Start, and wait until the process listens.
 
         Raises:
-            FrontEndFailed: the process ended.
+            FrontEndFailed: the process did not start, or ended.
         """
         self._admin.unlink(missing_ok=True)
         config = json.dumps(self._configure(self.get_envoy_config()))
@@ -126,11 +126,12 @@ class EnvoyServer(PyvoyServer):
         if is_alive is not self._is_alive:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TELL_SECONDS):
-                    await self.ask("POST", "/healthcheck/ok" if is_alive else "/healthcheck/fail")
-                    self._is_alive = is_alive
+                    status = await self.ask("POST", "/healthcheck/ok" if is_alive else "/healthcheck/fail")
+                    if status == HTTPStatus.OK:  # else the next heartbeat tells it again
+                        self._is_alive = is_alive
 
     async def flush(self) -> None:
-        """Wait until clients have read their answers: data not yet in the kernel's buffers would be lost."""
+        """Wait until the kernel has all answers: data in Envoy's buffers would be lost at its end."""
         while await self._unsent_bytes():  # noqa: ASYNC110 Envoy sends no event
             await asyncio.sleep(POLL_SECONDS)
 

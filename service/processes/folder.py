@@ -1,4 +1,4 @@
-"""The folder of a running service: sockets and board of its workers, copies of bundles.
+"""The folder of a running service: sockets and board of its workers, copies of bundles, TLS configuration.
 
 The service holds a lock on it while it runs, so that the next service can remove the folders of killed ones.
 """

@@ -26,7 +26,7 @@ SEQUENCES: Final = "glibc.pthread.rseq"
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
 """Number of BLAS threads; by default NumPy starts one per core of the machine in every worker."""
 CACHE_BYTES: Final = 4 << 20
-"""Maximum free memory in the caches of all processors together."""
+"""Maximum free memory in the caches of all processors together, as far as `MIN_CACHE_BYTES` allows."""
 MIN_CACHE_BYTES: Final = 128 << 10
 MAX_CACHE_BYTES: Final = 3 << 19
 """Limits of one processor's cache; the upper one is TCMalloc's default."""

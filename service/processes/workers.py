@@ -81,10 +81,11 @@ class Workers:
         self._stopping = False
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Serve until `stop` is set; then withdraw readiness, unless `hurry` is set, and drain.
+        """Serve until `stop` is set; then withdraw readiness, wait unless `hurry` is set, and drain.
 
         Raises:
-            FrontEndFailed: the first worker did not start, or no worker is left.
+            FrontEndFailed: the first worker did not start, the bundles cannot be copied, or no worker is
+                left.
         """
         if self._count > 1:
             self._board.touch()
@@ -236,11 +237,13 @@ class Workers:
                 await send(self._socket(worker), "drain")
                 await self._servers[worker].flush()
         except (OSError, EOFError) as error:
-            # A signal to the whole process group also stops Envoy: then nothing is left to drain.
-            exited = asyncio.ensure_future(self._servers[worker].wait())
-            await asyncio.wait({exited}, timeout=seconds)
-            if not exited.done():
-                self._log.error("drain failed", worker=worker, error=repr(error))
+            if not isinstance(error, TimeoutError):
+                # A signal to the whole process group also stops Envoy: then nothing is left to drain.
+                exited = asyncio.ensure_future(self._servers[worker].wait())
+                await asyncio.wait({exited}, timeout=seconds)
+                if exited.done():
+                    return
+            self._log.error("drain failed", worker=worker, error=repr(error))
 
     def _socket(self, worker: int) -> Path:
         return self._folder / f"worker-{worker}"

@@ -31,6 +31,19 @@ async def test_a_word_that_is_not_known_is_answered_with_those_that_are(worker):
     assert await send(worker, "dance") == "expected drain"
 
 
+async def test_lines_have_room_for_hundreds_of_models(short_path):
+    async def prepare(change):
+        return change
+
+    control, line = Control({"prepare": prepare}), "x" * 1_000_000
+    await control.open(short_path / "models")
+
+    reply = await send(short_path / "models", f"prepare {line}")
+    control.close()
+
+    assert reply == line
+
+
 async def test_a_supervisor_that_disconnects_has_no_effect(worker):
     _, writer = await asyncio.open_unix_connection(worker)
     writer.close()

@@ -1,5 +1,6 @@
 """Which front end runs, and what an operator is told where none can."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -128,6 +129,13 @@ def test_a_host_that_is_not_this_machine_is_an_error():
         front_end._held_port("192.0.2.1", 3000).__enter__()
 
 
+def admin_of(folder):
+    return EnvoyServer(
+        "none:application", host="127.0.0.1", port=1, admin=folder / "admin",
+        configure=dict, environment={}, arguments=[],
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("status", "said"),
     [
@@ -137,13 +145,46 @@ def test_a_host_that_is_not_this_machine_is_an_error():
     ],
 )
 async def test_a_start_that_is_killed_has_its_signal_as_the_reason(status, said, tmp_path):
-    server = EnvoyServer(
-        "none:application", host="127.0.0.1", port=1, admin=tmp_path / "none",
-        configure=dict, environment={}, arguments=[],
-    )  # fmt: skip
+    server = admin_of(tmp_path)
 
     with pytest.raises(FrontEndFailed, match=said):
         await server._listening(SimpleNamespace(returncode=status))
+
+
+async def test_a_liveness_that_envoy_did_not_accept_is_told_again(short_path):
+    server, lines = admin_of(short_path), []
+    await server.set_alive(is_alive=False)  # nothing listens
+
+    async def answer(reader, writer):
+        lines.append(await reader.readline())
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, short_path / "admin"):
+        await server.set_alive(is_alive=False)
+        await server.set_alive(is_alive=False)
+
+    assert lines == [b"POST /healthcheck/fail HTTP/1.1\r\n"]
+
+
+async def test_a_worker_that_does_not_drain_in_time_gets_no_more_time(short_path):
+    class Stuck:
+        is_awaited = False
+
+        async def wait(self):
+            self.is_awaited = True
+
+    settings = SimpleNamespace(drain_seconds=-1, worker_count=lambda: 1)  # a second is added
+    made = workers.Workers(settings, short_path, address=("127.0.0.1", 1), ready=print)
+    made._servers[0] = stuck = Stuck()
+
+    with socket.socket(socket.AF_UNIX) as control, capture_logs() as logged:
+        control.bind(str(short_path / "worker-0"))
+        control.listen()
+        await made._drain(0)
+
+    assert not stuck.is_awaited
+    assert [event["event"] for event in logged] == ["drain failed"]
 
 
 def test_interrupts_are_blocked_only_while_the_front_end_starts():
