@@ -1,6 +1,6 @@
 """Write docs/metrics.md from the metrics: `python -m observability.reference`.
 
-The page has the metrics of a service with one bundle, and those of `service.metrics.instruments`. Only
+The page has the metrics of a service with one bundle, the `process_*` of its workers included. Only
 developers run this module.
 """
 

@@ -10,7 +10,7 @@ chi-squared with B - 1 degrees of freedom over n: to second order (p - q) ln(p /
 sum is Pearson's statistic over n (see Yurdakul 2018, Western Michigan University dissertation 3208). Readings
 of one unit resemble each other, so they are not independent. So n is divided by Kish's design effect,
 1 + (m - 1) a, where m is how many windows a window's unit has on average and a the correlation within a unit,
-from the manifest. A column drifts where its index is above
+from the drift reference. A column drifts where its index is above
 
     0.5 + chi-squared quantile at 1 - alpha / (number of indices of the model) / effective n
 
@@ -134,7 +134,7 @@ def drift_of(ring: FloatArray, reference: DriftReference) -> Drift:
 
 
 def _column_psi(totals: Mapping[str, FloatArray], reference: DriftReference) -> FloatArray:
-    """Of each regime and column, against training's units in the fleet's mix of RUL bands, [R, F].
+    """Compute the index of each regime and column against training in the fleet's mix of RUL bands, [R, F].
 
     The mix is that of the answers, or that which training's lives have at the units' ages: whichever explains
     the column. A sensor that is off moves the answers, and by them alone every other column would be blamed.
@@ -147,9 +147,9 @@ def _column_psi(totals: Mapping[str, FloatArray], reference: DriftReference) -> 
 
 
 def _psi_in(of_band: FloatArray, totals: Mapping[str, FloatArray], reference: DriftReference) -> FloatArray:
-    """The same in a mix of RUL bands [R, K].
+    """Compute the index of each regime and column in a mix of RUL bands [R, K], [R, F].
 
-    Against the nearest of the shares that the reference allows: what lies between its bounds is no drift.
+    It compares with the nearest shares that the reference allows: shares between its bounds are no drift.
     """
     low, high = (np.einsum("rk,rfkb->rfb", of_band, bound) for bound in (reference.low, reference.high))
     n = np.maximum(totals["columns"].sum(axis=2, keepdims=True), 1)
@@ -158,7 +158,7 @@ def _psi_in(of_band: FloatArray, totals: Mapping[str, FloatArray], reference: Dr
 
 
 def _worst(names: Sequence[str], psi: FloatArray, limit: FloatArray) -> dict[str, DriftIndex]:
-    """Each column in its worst regime: the one beyond its limit by most."""
+    """Choose each column's index in its worst regime: the one beyond its limit by most."""
     if not len(psi):
         return dict.fromkeys(names, SHORT)
     worst = (psi - limit).argmax(axis=0)
@@ -171,14 +171,14 @@ def _worst(names: Sequence[str], psi: FloatArray, limit: FloatArray) -> dict[str
 def _prediction(
     totals: Mapping[str, FloatArray], reference: DriftReference, level: float, repeats: float
 ) -> DriftIndex:
-    """Against the RUL that training's lives leave at the ages of the fleet."""
+    """Compare predicted RULs with those that training's lives leave at the ages of the fleet."""
     of_age = totals["rul"].sum(axis=1)
     expected = of_age @ reference.rul_by_age / max(float(of_age.sum()), 1.0)
     return _index(totals["rul"].sum(axis=0), expected, level, repeats)
 
 
 def _index(counts: FloatArray, reference: FloatArray, level: float, repeats: float) -> DriftIndex:
-    """Of what belongs to the unit altogether: a unit counts once, however many windows it has."""
+    """Compute the index of counts; windows of one unit count as one, because they resemble each other."""
     n = float(counts.sum())
     if n < ENOUGH:
         return SHORT

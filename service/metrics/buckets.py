@@ -24,7 +24,7 @@ SECONDS: Final = Buckets(
 )  # fmt: skip
 STAGE_SECONDS: Final = Buckets(
     (0.00001, 0.00002, 0.00005, 0.0001, *SECONDS.bounds),
-    "Stages are parts of a request: one decade lower, down to the clock's resolution on a busy core.",
+    "Stages are parts of a request: down to the clock's resolution on a busy core.",
 )
 WINDOWS: Final = Buckets(
     (1, 2, 4, 8, 16, 32, 64, 128, 256, 512),

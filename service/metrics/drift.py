@@ -1,4 +1,4 @@
-"""Drift gauges, and a log warning when a column begins to drift.
+"""Drift gauges, and a log warning, once an hour, while a column drifts.
 
 Both are made at a scrape. Workers share counts and times of warnings, so value and warning are the same
 whichever worker is scraped.
@@ -41,7 +41,7 @@ class ModelDrift:
         self.count: Final = DriftCounts(counts.own, reference, workers=workers).count
 
     def read(self) -> Drift:
-        """Return what all workers have counted."""
+        """Compute drift from the counts of all living workers."""
         return drift_of(self._counts.total_of_living(), self._reference)
 
     def unwarned(self, drift: Drift, now: float) -> Iterator[str]:

@@ -88,7 +88,7 @@ class Shared:
         *,
         of_all: Callable[[float], float] = float,
     ) -> None:
-        """Declare a gauge: `now` returns this worker's value, `of_all` shows the sum over living workers."""
+        """Declare a gauge: `now` returns this worker's value, `of_all` converts the sum of living workers."""
         self._gauges.append(Gauge(self, name, documentation, now, of_all))
 
     def publish(self) -> None:

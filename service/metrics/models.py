@@ -32,7 +32,7 @@ from service.metrics.instruments import Shared
 
 PART_WINDOWS: Final = 256
 PART_BATCHES: Final = 24
-"""Maximum windows and batches per part of the counting."""
+"""Windows or batches after which a part of the counting ends."""
 
 STAGES: Final = "rul_stage_duration_seconds"
 INFERENCE: Final = "rul_inference_duration_seconds"
@@ -68,11 +68,11 @@ HISTOGRAMS: Final = {
     "rul_attention_peak_weight": (TWENTIETHS, "Largest attention weight of a window."),
     "rul_attention_first_cycles_weight": (
         TWENTIETHS,
-        "Attention weight of the first tenth of a window's cycles; even attention has 0.1.",
+        "Attention weight of the first tenth of a window's cycles; even: about 0.1, more in short windows.",
     ),
     "rul_attention_last_cycles_weight": (
         TWENTIETHS,
-        "Attention weight of the last tenth of a window's cycles; even attention has 0.1.",
+        "Attention weight of the last tenth of a window's cycles; even: about 0.1, more in short windows.",
     ),
     "rul_attention_lag_cycles": (LAGS, "Mean lag of the attention behind the last cycle."),
     "rul_attention_head_similarity_ratio": (
@@ -198,7 +198,7 @@ class ModelMetrics:
                 self.drift(answers, [*chain.from_iterable(names)])
 
     def _predictions(self, report: BatchReport, answers: Answers) -> tuple[Answers, list[str | None]]:
-        """Return the answers of a batch and their units, without probes."""
+        """Return a batch's answers and units without probes, after counting what their windows miss."""
         units, imputed = report.units, report.imputed_fraction
         if any(report.is_probe):
             kept = [row for row, is_probe in enumerate(report.is_probe) if not is_probe]

@@ -100,7 +100,7 @@ class SpanTracer:
         """Return the time of day at which `perf_counter` was 0, in nanoseconds.
 
         It changes only when the clock is set: if it were read anew for each span, a child could seem to begin
-            before its parent.
+        before its parent.
         """
         zero = time_ns() - perf_counter_ns()
         if abs(zero - self._set_zero) > SET_NANOSECONDS:
@@ -210,7 +210,7 @@ class SubmittedWindows:
 
 @dataclass(slots=True)
 class BatchSpan:
-    """The span of a batch, on its inference thread; `zero` as in `RequestSpan`."""
+    """The span of a batch, on the thread that runs it; `zero` as in `RequestSpan`."""
 
     span: Span
     zero: int
