@@ -204,7 +204,7 @@ class Answerer:
     Attributes:
         costs: Costs for decisions.
         max_in_flight: Maximum concurrent calls of `answer`.
-        answer: Answers each window, in order; `sensors` and `full` are for models that explain readings.
+        answer: Answers each window, in order, with this much explanation.
         others: Other versions that have answered: the model was swapped, or its canary takes some units.
     """
 

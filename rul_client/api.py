@@ -32,7 +32,7 @@ from rul_client.answers import (
     answers_of,
 )
 from rul_client.errors import RemoteFailed, counted_from
-from rul_client.grpc import Rpc
+from rul_client.grpc import Rpc, http_beside
 from rul_client.http import TIMEOUT_SECONDS, http_client, request
 from rul_client.query import Costs, check_options, given_of, json_of, unit_path
 from rul_client.readings import Frame, Readings, Unit, Window, numbered, windows_of, windows_per_request
@@ -80,7 +80,7 @@ class AsyncClient:
         self._retries: Final = Retries(attempts, sleep)
         is_grpc = url.startswith("grpc")
         self._rpc: Final = Rpc(url, api_key, tls=tls, timeout_seconds=timeout_seconds) if is_grpc else None
-        http_url = url.replace("grpc", "http", 1) if is_grpc else url
+        http_url = http_beside(url) if is_grpc else url
         self._http: Final = http_client(
             http_url, api_key, tls=tls, timeout_seconds=timeout_seconds, transport=transport
         )
@@ -217,7 +217,7 @@ class AsyncClient:
     async def unit(
         self, unit: Unit, *, model: str | None = None, limit: int = 100, before: int | None = None
     ) -> UnitBody:
-        """Return a unit's predictions, readings and outcome, newest first."""
+        """Return a unit's predictions (newest first), readings (oldest first) and outcome."""
         params = {"model": model, "limit": limit, "before": before}
         return await self.request("GET", unit_path(unit), UnitBody, params=params)
 
@@ -291,7 +291,7 @@ def _blocking(
 
 
 class Client:
-    """`AsyncClient` for code without an event loop: the same methods, run on a loop in a thread."""
+    """`AsyncClient` for code without an event loop: runs its methods on a loop in a thread."""
 
     def __init__(
         self,

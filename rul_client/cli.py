@@ -1,4 +1,4 @@
-"""Registers the commands that use a service under `rul`."""
+"""Registers the commands of this package under `rul`."""
 
 from __future__ import annotations
 

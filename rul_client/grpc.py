@@ -141,11 +141,21 @@ def _message(window: Window) -> pb.Window:
     return given
 
 
-def grpc_channel(url: str, *options: tuple[str, int], tls: Tls = Tls()) -> grpc.aio.Channel:  # noqa: B008 frozen
-    """Open a channel to SCHEME://HOST:PORT, with TLS for grpcs and https."""
+def http_beside(url: str) -> str:
+    """Return the URL of HTTP on the port of a grpc or grpcs URL."""
+    return f"{'https' if urlsplit(url).scheme == 'grpcs' else 'http'}://{_target(url)}"
+
+
+def _target(url: str) -> str:
+    """Return HOST:PORT of a URL, with the default port of its scheme."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    target = f"{host}:{parts.port or PORTS[parts.scheme]}"
+    return f"{host}:{parts.port or PORTS[parts.scheme]}"
+
+
+def grpc_channel(url: str, *options: tuple[str, int], tls: Tls = Tls()) -> grpc.aio.Channel:  # noqa: B008 frozen
+    """Open a channel to SCHEME://HOST:PORT, with TLS for grpcs and https."""
+    parts, target = urlsplit(url), _target(url)
     proxy = ("grpc.enable_http_proxy", 0 if is_loopback(parts.hostname) else 1)
     given = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), proxy, *options]
     if parts.scheme in {"grpcs", "https"}:

@@ -16,7 +16,7 @@ TIMEOUT_SECONDS: Final = 60.0
 BAD_GATEWAY: Final = 502
 """A proxy lost the connection to a server."""
 UNAVAILABLE: Final = 503
-"""Of a service with its problem; of Envoy, as a proxy, like 502."""
+"""From a service with a problem document; without one from Envoy as a proxy, which means the same as 502."""
 
 
 def http_client(
@@ -27,10 +27,11 @@ def http_client(
     timeout_seconds: float,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
-    """A connection pool to one server; no proxy is asked about this machine itself.
+    """Open a connection pool to one server; this machine itself is reached without a proxy.
 
     Raises:
         InvalidKey: no request can carry the key.
+        RemoteFailed: the certificates cannot be used.
     """
     key = checked_key(api_key)
     return httpx.AsyncClient(

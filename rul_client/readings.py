@@ -14,8 +14,8 @@ WINDOW_KEYS: Final = frozenset({"unit", "last_cycle", "columns", "readings"})
 MAX_WINDOWS: Final = 64
 REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Half of a server's default limit; requests have fewer windows if these are wide or long."""
-READING_BYTES: Final = 20
-"""Bytes of a reading as JSON."""
+VALUE_BYTES: Final = 20
+"""Bytes of a value as JSON."""
 BEYOND: Final = np.float64(1e39)
 """Replaces infinity in JSON; not a float32 either, so the service refuses it."""
 Unit = str | int
@@ -157,6 +157,6 @@ def _array(given: object, kind: type[np.float32 | np.float64] = np.float32, *, n
         raise InvalidData(f"{name}: expected numbers, as many in each row, got {error}") from error
 
 
-def windows_per_request(readings: int) -> int:
-    """Return how many windows of this many readings fit in a request."""
-    return max(1, min(MAX_WINDOWS, REQUEST_BYTES // (READING_BYTES * max(1, readings))))
+def windows_per_request(values: int) -> int:
+    """Return how many windows of this many values fit in a request."""
+    return max(1, min(MAX_WINDOWS, REQUEST_BYTES // (VALUE_BYTES * max(1, values))))

@@ -28,7 +28,13 @@ class Retries:
         self._was_reached = False  # a server that is gone since may restart; another may have a wrong address
 
     async def call(self, call: Callable[[], Awaitable[Result]], *, repeatable: bool = True) -> Result:
-        """Call until success or a permanent failure; a call that is not repeatable must not run twice."""
+        """Call until success, a permanent failure or the last attempt; return the result.
+
+        A call that is not repeatable is tried again only if the service cannot have done it.
+
+        Raises:
+            RemoteFailed: the call failed.
+        """
         attempt = 1
         while True:
             try:

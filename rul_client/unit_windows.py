@@ -91,7 +91,7 @@ def last_windows(
 ) -> list[Window]:
     """Make the last window of each unit of a file or DataFrame.
 
-    `unit` and `last_cycle` belong to a DataFrame without these columns.
+    `unit` and `last_cycle` belong to a DataFrame without a column `unit` or `cycle`.
 
     Raises:
         InvalidData: it cannot be read, or has none of the model's columns.

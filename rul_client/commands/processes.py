@@ -1,4 +1,4 @@
-"""Processes of a command, one per core: they end with it, however it ends."""
+"""Processes of a command: they end with it, however it ends."""
 
 from __future__ import annotations
 

@@ -518,6 +518,29 @@ async def test_options_that_no_service_reads_are_refused_by_either_transport_bef
                 await asked
 
 
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("grpc://rul.test", "http://rul.test:3000"),
+        ("grpc://rul.test:3001", "http://rul.test:3001"),
+        ("grpcs://rul.test", "https://rul.test"),
+        ("grpc://[::1]", "http://[::1]:3000"),
+    ],
+)
+async def test_routes_that_grpc_lacks_are_asked_for_by_http_on_the_same_port(url, asked):
+    paths = []
+
+    def answer(request):
+        paths.append(str(request.url))
+        return httpx.Response(404)
+
+    async with AsyncClient(url, transport=httpx.MockTransport(answer)) as client:
+        with pytest.raises(RemoteFailed):
+            await client.unit("a")
+
+    assert paths == [f"{asked}/v1/units/a?limit=100"]
+
+
 IPV6 = pytest.param("[::1]", marks=pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6"))
 
 

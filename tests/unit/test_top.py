@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from model.domain import printable
-from rul_client.commands.top.scrape import Samples, Scrape, Scraper
+from rul_client.commands.top.scrape import UNCOUNTED, Samples, Scrape, Scraper
 from rul_client.commands.top.screen import frame, frames
 from rul_client.errors import RemoteFailed
+from service.labels import Route
 
 URL = "http://service:3000"
 FD001 = {"name": "fd001", "manifest": {"entropy": [{"head": "mean", "low": 0.4, "high": 0.95}]}}
@@ -65,6 +66,19 @@ def line(text, first):
 def replaced(name, value):
     lines = [f"{name} {value}\n" if each.startswith(name + " ") else each for each in NOW.splitlines(True)]
     return scrape("".join(lines))
+
+
+@pytest.mark.parametrize(
+    "route", [Route.READYZ, Route.V2_READY, Route.V2_MODEL_READY, Route.GRPC_INFERENCE, Route.GRPC_STREAM]
+)
+def test_probes_and_streams_are_no_requests(route):
+    probes = Samples.parse(f'rul_requests_total{{protocol="http",route="{route}",code="200"}} 9\n')
+
+    assert probes.total("rul_requests_total") == 0
+
+
+def test_the_uncounted_routes_exist():
+    assert set(Route) >= UNCOUNTED
 
 
 @pytest.mark.parametrize("state", ["at_least_cap", "insufficient_history", "out_of_distribution"])

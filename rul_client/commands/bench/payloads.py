@@ -44,7 +44,7 @@ class Pool(NamedTuple):
 
 
 def simulated_pool(manifest: Manifest) -> Pool:
-    """Cut windows of context length at random ages; shorter ones if no unit lived so long."""
+    """Cut windows of context length at random ages; a unit that lived shorter gives a shorter one."""
     units = simulate(manifest, manifest.schema_of_columns, units=UNITS, seed=SEED)
     rng, context = np.random.default_rng(SEED), manifest.context
     windows: list[Window] = []
@@ -126,7 +126,7 @@ def _oip_grpc(pool: Pool, *, identical: bool) -> Call:
 
 
 def _tensors(pool: Pool, *, padded: bool) -> list[tuple[str, str, NDArray[Any]]]:
-    """Name, datatype and values of each input; `lengths` only if windows are padded, or it is asked for."""
+    """Return name, datatype and values of each input; `lengths` if `padded`, or if a window is short."""
     readings = pad_windows([w.readings for w in pool.windows], length=pool.context)
     last_cycle = np.array([w.last_cycle for w in pool.windows], dtype=np.float32)
     lengths = np.array([len(w.readings) for w in pool.windows], dtype=np.int64)

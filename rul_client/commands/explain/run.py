@@ -23,7 +23,7 @@ from rul_client.unit_windows import UnitWindows
 
 NAMES_SHOWN: Final = 10
 MOST_LIFE: Final = 400
-"""Maximum answers before the explained one."""
+"""Maximum answers of the unit's life, the explained one included."""
 
 
 def explain_unit(

@@ -1,4 +1,7 @@
-"""A bundle in this process, behind the service's own predictor. Only this module knows service.core."""
+"""A bundle in this process, behind the service's own predictor.
+
+Of `rul predict`, only this module runs parts of service.core.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from service.core.window import WindowInput
 from service.settings import Settings
 
 BATCHES_PER_REQUEST: Final = 16
-"""Windows per request: they are batched by length, and larger requests need less padding."""
+"""Batches per request: windows are batched by length, so larger requests need less padding."""
 
 
 class Unobserved:

@@ -32,7 +32,7 @@ STOP: Final = ("act_at_cycle", "cost_ratio")
 
 
 def columns_of(manifest: Manifest, *, decides: bool = False) -> tuple[str, ...]:
-    """Name the columns of this model's rows; with costs each `decides`."""
+    """Name the columns of this model's rows; `decides`: they have costs."""
     grounds = GROUNDS if manifest.explains_readings else ()
     failure = (f"failure_within_{horizon}" for horizon in manifest.horizons)
     return (*COLUMNS, *grounds, *(STOP if decides else ()), *failure)
@@ -56,8 +56,8 @@ async def rows(
 ) -> AsyncIterator[list[Row]]:
     """Yield rows in the order of units and cycles, some at a time; memory holds only the requests in flight.
 
-    The row of a window without an answer is empty, and the reason is appended to `unanswered`. Trust costs
-    one window per cycle, so only one row per unit has it.
+    The row of a window without an answer has only its unit and cycle, and the reason is appended to
+    `unanswered`. Trust costs one window per cycle, so rows have it only with `last_only`.
     """
     explain: Explain = "attention"
     if answerer.manifest.explains_readings:

@@ -17,7 +17,7 @@ from rul_client.commands.output import csv_cell
 from rul_client.commands.predict.rows import Row
 
 DECIMALS: Final = 5
-"""Decimals of cycles in CSV and JSON; further digits depend on the processor."""
+"""Decimals of numbers in CSV and JSON; further digits depend on the processor."""
 ROWS_PER_GROUP: Final = 65536
 TYPES: Final = {name: pa.int64() for name in ("last_cycle", "top_cycle", "act_at_cycle")} | dict.fromkeys(
     ("unit", "rul_state", "health_state", "top_sensor", "second_sensor", "trust"), pa.string()

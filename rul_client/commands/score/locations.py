@@ -71,7 +71,7 @@ class Location:
         """List this file, or the Parquet files below this folder by path.
 
         Raises:
-            InvalidData: there is no such file, or it is neither a file nor a folder.
+            InvalidData: there is no such file, it is neither a file nor a folder, or it has no Parquet file.
         """
         found = self.files.get_file_info(self.root)
         if found.type == FileType.NotFound:

@@ -36,7 +36,7 @@ REFUSALS: Final = pa.schema(
 
 
 def schema_of(manifest: Manifest, name: ModelName, job: Job) -> Any:  # noqa: ANN401 pyarrow is untyped
-    """Return the schema of answers: the columns of `rul predict` but trust, novelty, and lists if wanted."""
+    """Return the schema of answers: the columns of `rul predict` without trust, novelty, wanted lists."""
     columns = [column for column in columns_of(manifest) if column != "trust"]
     schema = parquet_schema([*columns, "novelty"], name)
     explains = manifest.explains_readings

@@ -2,8 +2,8 @@
 
     files ── column of units ──> runs of rows of one unit ── in order ──> parts
 
-Only the column of units is read. The same files always give the same parts, so a part's output depends on
-nothing else. This module must not know models.
+Only the column of units is read, and the first cycles. The same files always give the same parts, so a part's
+output depends on nothing else. This module must not know models.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Plan:
     Attributes:
         absent: Columns of the model that no file has.
         lacking: The files that lack a column of others, by column.
-        is_dated: Whether the first file has dates as cycles.
+        is_dated: Whether the first file with readings has dates as cycles.
         sha256: Digest of the names, sizes and times of the files.
     """
 
@@ -109,7 +109,8 @@ def make_plan(source: Location, fleet: Fleet, *, every: int, part_readings: int,
         allow_absent: Whether a column of the model may be missing.
 
     Raises:
-        InvalidData: there is no file, one cannot be read or lacks a column, or a unit is in two parts.
+        InvalidData: there is no file, one cannot be read or lacks a column, a unit is in two files, or a
+            large file mixes the rows of units.
     """
     folder, files = source.folder(), source.parquet_files()
     planner = _Planner(folder, files, fleet, every=every, optional=fleet.sources if allow_absent else ())
@@ -144,7 +145,7 @@ class _Planner:
         lacking: The files that lack a column of the model, by column.
         versions: The version of each file.
         file_of_unit: The file of each unit.
-        is_dated: Whether the first file has dates as cycles.
+        is_dated: Whether the first file with readings has dates as cycles.
     """
 
     def __init__(

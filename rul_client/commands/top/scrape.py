@@ -20,7 +20,8 @@ UNITS_PATH: Final = "/v1/units?limit=10"
 UNCOUNTED: Final = frozenset(
     {
         "/livez", "/readyz", "/metrics", "/v1/models", "/v1/models/{name}", "/v1/units",
-        "/v2/health/live", "/v2/health/ready", "grpc.health.v1.Health", "rul.v1.RulService/PredictStream",
+        "/v2/health/live", "/v2/health/ready", "/v2/models/{name}/ready", "inference.GRPCInferenceService",
+        "rul.v1.RulService/PredictStream",
     }
 )  # fmt: skip
 """Routes of probes, of `rul top` itself, and of streams: their readings are counted one by one."""
@@ -88,7 +89,7 @@ def growth(before: float, now: float) -> float:
 
 
 class Scrape(NamedTuple):
-    """One moment of a service; `units` is None if the service keeps none."""
+    """One moment of a service; `units` is None if the service keeps none or does not show them."""
 
     url: str
     at: float
