@@ -104,7 +104,7 @@ TINY := build/tiny-bundles
 ALONE = $(shell grep -rlw --include='*.py' 'mark\.alone' tests/integration tests/hostile)
 
 .PHONY: test
-test: setup ## every test
+test: setup ## every test but the long ones
 	rm -rf $(TINY)
 	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 4 $(BY_FILE) -m "not long and not alone" \
 	  tests/unit tests/contract tests/integration tests/hostile tests/gpu
