@@ -44,7 +44,7 @@ class Heartbeat:
 
     @property
     def silent_seconds(self) -> float:
-        """Return the time since the last reply, or since the start."""
+        """Return the time since the last reply, the start, or the last sign that it loads bundles."""
         return monotonic() - self._since
 
     @property

@@ -94,13 +94,13 @@ class Database:
         Raises:
             StoreUnavailable: the database does not answer.
         """
-        self.check()
-        with (
-            self._unavailable(),
-            self._engine.connect() as connection,
-            connection.execution_options(**{WRITES: True}).begin(),
-        ):
-            yield connection
+        with self._unavailable():
+            self.check()
+            with (
+                self._engine.connect() as connection,
+                connection.execution_options(**{WRITES: True}).begin(),
+            ):
+                yield connection
 
     @contextmanager
     def locked(self) -> Generator[Connection]:

@@ -1,5 +1,6 @@
 """The store on SQLite: rows, replacement, outcomes, fleet, history, migrations."""
 
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -21,7 +22,7 @@ from service.store import report as reports
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.report import report
-from service.store.rows import MOST_JUDGED, Append, FleetFilter, Given, ModelVersion, UnitKey
+from service.store.rows import MOST_JUDGED, NO_ANSWER, Append, FleetFilter, Given, ModelVersion, UnitKey
 from service.store.schema import OUTCOMES, PREDICTIONS, REVISION, UNITS
 from service.store.store import Store
 
@@ -117,6 +118,14 @@ def test_only_the_owner_reads_the_file_of_a_new_store_and_its_log(store, tmp_pat
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()}
 
     assert modes == {"rul.db": 0o600, "rul.db-wal": 0o600, "rul.db-shm": 0o600}
+
+
+def test_a_file_that_cannot_be_looked_up_any_more_is_a_store_that_does_not_answer(store, tmp_path):
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "state").write_bytes(b"")
+
+    with pytest.raises(StoreUnavailable, match=NO_ANSWER):
+        store.write([row()])
 
 
 @pytest.mark.parametrize("replacement", [None, b""])
