@@ -123,7 +123,10 @@ class DriftCounts:
         return self._ring[self._at]
 
     def _regimes(self, last: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return each reading's nearest regime, whether it is near, and whether any setting is present."""
+        """Return each reading's nearest regime, whether it is near, and whether it is known.
+
+        A regime is known by at least one setting, or as the only one.
+        """
         reference = self._reference
         regimes = len(reference.centre)
         square = np.zeros((len(last), regimes))

@@ -187,7 +187,7 @@ class Upserts:
         dialect: Dialect,
         renewed: tuple[str, ...] = (),
     ) -> str:
-        """Compile an upsert of these columns in the table's order; `renewed` columns get their defaults."""
+        """Compile an upsert of columns, given in the table's order; `renewed` ones get their defaults."""
         if self._as_json:
             given = sa.cast(sa.bindparam("rows", type_=sa.String), sa.JSON)
             row = sa.func.json_array_elements(given).column_valued("row")
