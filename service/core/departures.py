@@ -69,8 +69,7 @@ def departures(readings: FloatArray, healthy: Range, sensors: Sequence[int]) -> 
                 start = int(begins[:, column].argmax())
                 is_steady = bool(out[start, column] == known[start, column])
                 found.append(Departure(column, side, start, is_steady))
-    latest = {each.column: each for each in sorted(found, key=lambda each: each.start)}
-    return [each for each in found if each is latest[each.column]]  # a sensor may have left it on both sides
+    return found
 
 
 def _to_the_end(counted: BoolArray) -> FloatArray:

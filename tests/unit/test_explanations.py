@@ -102,7 +102,6 @@ def departed(*values):
         ([80.0] * 3 + [20.0] + [80.0] * 4, [(1, "above", 0, False)]),
         ([80.0] * 3 + [np.nan] + [80.0] * 4, [(1, "above", 0, True)]),
         ([80.0] * 5 + [20.0] * 5, []),  # it has returned
-        ([80.0] * 12 + [-20.0] * 5, [(1, "below", 12, True)]),  # on one side, though both have a majority
     ],
 )
 def test_a_sensor_departs_where_most_readings_up_to_the_last_are_outside_on_one_side(values, found):
