@@ -230,7 +230,7 @@ class CycleMap:
     """Where each cycle of a window looks."""
 
     unit: str
-    cycles: IntArray  # [n], the unit's own numbers
+    cycles: IntArray  # [n], the unit's own numbers, also of cycles without a reading
     weights: FloatArray  # [H, n, n]; row: the cycle that looks, column: the cycle that it looks at
 
     def looks(self, cycle: int) -> dict[str, FloatArray]:
@@ -254,4 +254,5 @@ def map_of(session: Session, manifest: Manifest, trajectory: Trajectory) -> Cycl
     window = spread_windows([trajectory], manifest, per_unit=1)
     length = int(window.lengths[0])
     weights = session.self_attention(window.readings, window.lengths, window.last_cycle)
-    return CycleMap(trajectory.unit, trajectory.cycles[-length:], weights[0, :, :length, :length])
+    cycles = int(trajectory.cycles[-1]) - np.arange(length)[::-1]  # also those without a reading
+    return CycleMap(trajectory.unit, cycles, weights[0, :, :length, :length])

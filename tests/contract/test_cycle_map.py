@@ -97,6 +97,19 @@ def test_a_picked_cycle_looks_where_its_row_says(mapped):
         found.looks(1)
 
 
+def test_cycles_without_a_reading_have_their_place_in_the_map(mapped):
+    session, manifest = open_bundle(mapped)
+    unit = replace(pumps(units=1, seed=2)[0], failed=False)
+    kept = np.delete(np.arange(len(unit)), [-3, -2])
+
+    found = map_of(session, manifest, replace(unit, cycles=unit.cycles[kept], readings=unit.readings[kept]))
+
+    assert found.cycles.tolist() == unit.cycles[-manifest.context :].tolist()
+    assert found.weights.shape[1:] == (manifest.context, manifest.context)
+    (image, *_), *_ = (axes.images for axes in map_picture(manifest, found, int(unit.cycles[-2])).axes)
+    assert image.get_extent()[:2] == [unit.cycles[-manifest.context] - 0.5, unit.cycles[-1] + 0.5]
+
+
 def test_the_picture_has_the_map_of_each_head_in_the_colours_of_their_mean(mapped):
     session, manifest = open_bundle(mapped)
     found = map_of(session, manifest, replace(pumps(units=1, seed=2)[0], failed=False))
