@@ -145,7 +145,7 @@ def load_held_out(folder: Path) -> HeldOut:
     """Read the held-out predictions of a run.
 
     Raises:
-        InvalidData: the run has none, or the file is damaged.
+        InvalidData: the run has none, the file is damaged, or all its lives are of one fold.
     """
     path = folder / HELD_OUT_FILE
     try:
@@ -164,5 +164,7 @@ def load_held_out(folder: Path) -> HeldOut:
         )
     except FileNotFoundError:
         raise InvalidData(f"{folder}: {HELD_OUT_FILE} is missing: train again with this version") from None
+    except InvalidData as error:
+        raise InvalidData(f"{path}: {error}") from error
     except Exception as error:  # zipfile, zlib and numpy share no root
         raise InvalidData(f"{path}: cannot be read, train again: {error}") from error

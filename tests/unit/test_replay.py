@@ -119,6 +119,13 @@ def test_lives_of_one_fold_are_refused():
         cross_fitted_lives([life_of(90), life_of(120)], (1, 1), **FACTS)
 
 
+def test_a_file_of_one_fold_is_whole_but_too_small(tmp_path):
+    save_held_out(tmp_path, [life_of(90), life_of(120)], (1, 1), replace(PUMPS, cap=CAP, horizons=HORIZONS))
+
+    with pytest.raises(InvalidData, match=f"^{tmp_path}/held_out.npz: expected predicted lives in two folds"):
+        load_held_out(tmp_path)
+
+
 def test_a_run_without_held_out_predictions_is_refused(tmp_path):
     with pytest.raises(InvalidData, match=r"held_out.npz is missing: train again with this version"):
         load_held_out(tmp_path)
