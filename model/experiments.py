@@ -78,7 +78,7 @@ class Found:
     answered: Answered  # Every held-out window; the same ones in the same order for all rows
     figures: dict[str, Figure]  # Metrics as in `rul evaluate`; coverage and width only for networks
     attention: dict[str, Figure]  # Faithfulness, if it was measured
-    microseconds: float  # Time per window at batch 16 on one thread, in Python
+    microseconds: float  # Time per window at batch 16, in Python, on the threads of torch
     training_seconds: float  # Training time of all folds
     silenced: Sequence[Silenced] = ()  # RMSE without each head, if it was measured
 
@@ -221,7 +221,7 @@ def _found(done: Sequence[HeldOut], cap: float, *, attention: bool, heads: bool)
     if not behind:
         answered = concatenated([each.answered for each in done if isinstance(each.answered, Answered)])
         known = figures(answered, cap=cap)
-        points = {name: figure for name, figure in known.items() if name not in ("coverage", "width")}
+        points = {name: each for name, each in known.items() if not name.startswith(("coverage", "width"))}
         return Found(answered, points, {}, microseconds, seconds)
     behind = scaled_by_rul(behind)[0] if len(behind) > 1 else behind
     answered = cross_fitted(behind)
@@ -285,7 +285,7 @@ def require_heads(network: str) -> None:
 def without_head(net: RulNetwork, head: int) -> RulNetwork:
     """Return a copy of the network with the weights that read this head set to 0.
 
-    In `flagship` the last head still tells which columns are missing.
+    In `flagship` a silenced head still tells what is missing.
     """
     require_heads(net.config.network)
     net = copy.deepcopy(net)
@@ -303,7 +303,7 @@ def without_head(net: RulNetwork, head: int) -> RulNetwork:
 
 
 def _answered(folds: Sequence[Fold], nets: Sequence[RulNetwork]) -> Answered:
-    """Answer the held-out windows of each fold by a network; intervals are empty."""
+    """Answer the held-out windows of each fold by a network; intervals have no width."""
     parts: list[Answered] = []
     for fold, net in zip(folds, nets, strict=True):
         windows = fold.windows

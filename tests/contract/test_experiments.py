@@ -162,7 +162,8 @@ def test_a_row_is_judged_on_every_unit_once(name, units):
 
     assert told[-1] == 3 * updates(row_named(name), CONFIG)
     assert found.figures["rmse"].low <= found.figures["rmse"].value <= found.figures["rmse"].high
-    assert ("coverage" in found.figures) == (name == "flagship")
+    of_intervals = {"coverage", "coverage_below_cap", "width"}
+    assert of_intervals & set(found.figures) == (of_intervals if name == "flagship" else set())
     assert found.microseconds > 0
 
 
