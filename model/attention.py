@@ -1,7 +1,7 @@
 """Attention layers: scores, masks, heads, positions, temperature and dropout.
 
-Everything exports to ONNX with dynamic batch and cycles, so attention is written as products of
-queries and keys. Masks act before the softmax, so weights sum to 1. This module must not know
+Everything exports to ONNX with dynamic batch and cycles, so attention is written in plain tensor
+operations. Masks act before the softmax, so weights sum to 1. This module must not know
 columns, RUL or training.
 """
 

@@ -99,7 +99,7 @@ class Augmentation:
         return readings.masked_fill(lost, torch.nan), lengths, last_cycle.masked_fill(hidden, torch.nan)
 
     def _lost_cycles(self, lengths: Tensor, cycles: int) -> Tensor:
-        """Remove cycles of some windows, [B, T]: single ones, or one gap."""
+        """Draw the cycles that some windows lose, bool [B, T]: single ones, or one gap."""
         windows = len(lengths)
         here_and_there = self._chance(windows, cycles) < MOST_LOST * self._chance(windows, 1)
         in_one_gap = gaps(lengths, cycles, self._generator)

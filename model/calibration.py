@@ -1,7 +1,7 @@
-"""Calibration of a trained network: the buffers that are not learnt by gradient.
+"""Calibration of a trained network: the width of its errors, their quantiles and the interval.
 
-The quantiles of the normalised error and the interval are fitted on errors of held-out units. This module
-must not know files or training.
+The layers of the width are fitted on training windows; quantiles and interval on errors of held-out units.
+This module must not know files or training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
 FEWEST_UNITS: Final = 10
-"""Minimum units in a band; with fewer its scale is not changed."""
+"""Minimum units in a band or group; with fewer a band keeps its scale, and a group has the errors of all."""
 MOST_CHANGE: Final = 3.0
 """Maximum factor by which a band's scale is multiplied or divided."""
 ROUNDS: Final = 2
@@ -48,7 +48,7 @@ MOST_LEFT_OUT: Final = 300
 SMALLEST_BOUND: Final = 1e-3
 """Minimum distance of an interval's bound from the answer, in scales, when errors are divided by it."""
 SHORT_SHARE: Final = 0.3
-"""Share of the training windows that are repeated as short histories, whose errors are larger."""
+"""Share of the training windows that are repeated as shorter histories, whose errors are larger."""
 GAP_SHARE: Final = 0.2
 """Share of the training windows that are repeated with a gap, so that intervals widen with gaps."""
 AGELESS_SHARE: Final = 0.2
@@ -127,7 +127,7 @@ def cut_windows(windows: WindowSet, most: IntArray) -> WindowSet:
 
 
 def with_lacking(windows: AnyWindows) -> Iterator[AnyWindows]:
-    """Yield the windows, then some cut to a few last cycles, some with a gap, some without a cycle number."""
+    """Yield the windows, then some cut to fewer cycles, some with a gap, some without a cycle number."""
     rng = np.random.default_rng(0)
     short, gapped = (rng.permutation(len(windows))[: int(s * len(windows))] for s in (SHORT_SHARE, GAP_SHARE))
     most = rng.integers(1, windows.lengths[short] + 1)

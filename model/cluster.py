@@ -45,7 +45,7 @@ class Cluster:
         Ray repeats the tasks of a lost node. Tasks that are not needed any more are cancelled.
 
         Raises:
-            ClusterFailed: the cluster lost a task more than three times.
+            ClusterFailed: the cluster lost a task more than three times, or a node has another version.
         """
         import ray  # noqa: PLC0415 an extra
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415

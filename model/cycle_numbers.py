@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def cycles_of(tables: Sequence[Table], column: str | None, unit: IntArray) -> IntArray:
-    """Return the cycle of each row, of `unit` [n]; numbered within the unit without a column or by dates.
+    """Return the cycle of each row, int64 [n]; without a column, or by dates, rows are numbered in each unit.
 
     Raises:
         InvalidData: a cycle is not a whole number in range, or only some files have dates.

@@ -24,13 +24,13 @@ LEAST_COST: Final = 1e-9
 MOST_COST: Final = 1e15
 """Beyond these a cost per cycle would lose digits, or be 0."""
 MOST_POINTS: Final = 4096
-"""Maximum points of a curve; in longer lives they are several cycles apart."""
+"""Maximum points of a curve after the first; in longer lives they are several cycles apart."""
 LONGEST_SHARE: Final = 0.1
 """Survival at the longest training life, over that at the quantile before: longer lives are possible."""
 
 
 class InvalidCosts(InvalidData, ValueError):
-    """Costs are not above 0, or a failure costs no more than a planned stop."""
+    """Costs are not two numbers in range, or a failure costs no more than a planned stop."""
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +58,9 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def read(cls, text: str) -> Costs:
         """Read PLANNED:FAILURE.
 
+        Raises:
+            InvalidCosts: the text is not of this form, or the costs are invalid.
+
         >>> Costs.read("1:10")
         Costs(planned=1.0, failure=10.0)
         """
@@ -81,7 +84,7 @@ def read_costs(text: str) -> dict[str, Costs]:
 
 
 def costs_of(text: str, model: str) -> Costs | None:
-    """Return the costs of a model in such a text, else those of all models."""
+    """Return the costs of a model in a text of `read_costs`, else those of all models, else None."""
     known = read_costs(text)
     return known.get(model, known.get(""))
 

@@ -32,7 +32,7 @@ Role = Literal["setting", "sensor"]
 
 HEALTH_STATES: Final = ("healthy", "degrading", "critical")
 MEAN_HEAD: Final = "mean"
-"""Name of the attention that makes the answer; heads are named by their number."""
+"""Name of the output `attention`; heads are named by their number."""
 HEALTH_LABELS: Final = (*HEALTH_STATES, "unknown")
 """Labels of answers; `unknown` is that of readings unlike the training data."""
 
@@ -68,7 +68,7 @@ class RulState(StrEnum):
     `estimated`: the number itself. `at_least_cap`: the RUL is the model's cap or more.
     `out_of_distribution`: readings unlike those of training, so the number is not reliable.
     `insufficient_history`: fewer cycles than the model's `min_cycles`, and no `last_cycle` that shows
-    that they are the unit's whole life. If several apply, the last in this list is given.
+    that they are the unit's whole life. If several apply, the last of these four is given.
     """
 
     ESTIMATED = "estimated"
@@ -156,7 +156,7 @@ class Trajectory:
     cycles: IntArray  # int64 [N], strictly increasing cycle numbers
     readings: FloatArray  # float32 [N, F], schema order and engineering units, NaN = missing
     failed: bool  # The last cycle is the failure; False: censored, the record ends earlier, without RUL label
-    weight: float = 1.0  # Weight of a failed unit; above 1 if units of its age are censored
+    weight: float = 1.0  # Weight of a failed unit; above 1 if units were censored at a lower age
 
     def __post_init__(self) -> None:
         if self.cycles.ndim != 1 or self.readings.ndim != 2 or len(self.cycles) != len(self.readings):
@@ -185,7 +185,7 @@ class WindowSet:
     readings: FloatArray  # float32 [W, T, F]; rows past a window's length are NaN
     lengths: IntArray  # int64 [W], valid cycles of each window, 1..T
     last_cycle: FloatArray  # float32 [W], the unit's cycle number at each window's last reading
-    rul: FloatArray  # float32 [W], RUL in cycles at the last reading, not capped; NaN if censored
+    rul: FloatArray  # float32 [W], cycles left at the last reading, not capped; censored: NaN or lower bound
     unit: NDArray[np.str_]  # str [W], the unit of each window
     weight: FloatArray  # float32 [W], weight of the unit
 
@@ -295,7 +295,7 @@ def attention_lag(attention: FloatArray, lengths: IntArray) -> FloatArray:
 def edge_weights(attention: FloatArray, lengths: IntArray) -> tuple[FloatArray, FloatArray]:
     """Add the weights of the first and of the last tenth of each window's cycles, [W, T] -> [W], [W].
 
-    A tenth is rounded up to whole cycles. Even attention has about 0.1 on each, whatever the length.
+    A tenth is rounded up to whole cycles. Even attention has 0.1 on each, and more on a rounded one.
 
     >>> [part.tolist() for part in edge_weights(np.array([[0.75, 0.25, 0.0]]), np.array([2]))]
     [[0.75], [0.25]]

@@ -105,8 +105,8 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
     """Compute the figures of `TITLES`; the truth is capped.
 
     `score` is NASA's, the mean per window, and absent above `SCORE_CAP`. `rmse_below_cap` and
-    `coverage_below_cap` are of the windows with a true RUL below the cap, and absent without one: there an
-    answer can be too late. Windows count by their `weight`. Whole units are resampled, because the errors
+    `coverage_below_cap` are of the windows with a true RUL below the cap, where an answer can be too late,
+    and absent without one. Windows count by their `weight`. Whole units are resampled, because the errors
     of one unit are correlated.
     """
     if len(answered.truth) == 0:

@@ -31,7 +31,7 @@ COARSE: Final = 0.01
 MANY: Final = 0.001
 """Share of outliers among a column's readings from which they are a warning."""
 LATE_START: Final = 0.1
-"""Share of the median life at which records begin on average, from which cycle numbers may be no age."""
+"""Median first cycle, as a share of the median life, from which cycle numbers may be no age."""
 OFTEN: Final = 0.1
 """Share of the readings at which windows begin anew, from which skipped cycles leave them short."""
 NUMBER: Final = "number the readings 1, 2, 3, .. or leave out the key cycle"
@@ -43,7 +43,7 @@ FEWEST_FOLDS: Final = 2
 MOST_NAMED: Final = 3
 """Maximum number of units that a finding names."""
 MOST_SHOWN: Final = 5
-"""Maximum findings at the top of `rul train` and `rul evaluate`."""
+"""Maximum findings that commands print before they train, predict or decide."""
 MOST_FILES: Final = 3
 """Maximum files in the command that shows all findings."""
 MEDIAN, LONGEST = QUANTILES.index(0.5), QUANTILES.index(1.0)

@@ -58,7 +58,7 @@ class FailureRule:
         return self.at_least is not None and last_value >= self.at_least
 
     def failure_row(self, values: Sequence[float]) -> int | None:
-        """Find the first row from which no value is within the bound; missing values do not count.
+        """Find the first row from which every known value is at or beyond the bound.
 
         None if the unit has not failed.
 
@@ -85,7 +85,7 @@ class ModelDefaults:
 
     cap: float = 125.0  # RUL in cycles above which an answer is "at least"
     context: int = 60  # Maximum cycles that the model reads
-    shortest: int = 1  # Minimum cycles of a window
+    shortest: int = 1  # Minimum cycles of an evaluated window
     horizons: tuple[int, ...] = (10, 30, 60)  # Horizons of the failure probabilities, in cycles
     nominal_coverage: float = 0.9  # Coverage of the interval, 0..1
     critical_below: float = 30.0  # RUL in cycles below which a unit is critical

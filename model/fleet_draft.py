@@ -66,7 +66,7 @@ class Draft:
     units: int
     columns: dict[str, Column]  # By source, settings first
     left_out: tuple[tuple[str, str], ...]  # Source and reason
-    failure: FailureRule | None  # A bound near which most units end; None: no such column
+    failure: FailureRule | None  # Mark of failed units, else a bound near which most end; None: neither
     failed: int | None  # Number of units that `failure` says have failed; None: it is a guess
     suggested: Suggested
     critical_below: float
@@ -78,7 +78,8 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
     """Guess a fleet from its files.
 
     Raises:
-        InvalidData: a file cannot be read, or no column of numbers is left for the model.
+        InvalidData: a file cannot be read, files share no column, or no column of numbers is left for the
+            model.
     """
     form = format_of(files[0]) or "csv"
     tables = [read_columns(path, form=format_of(path) or form) for path in files]
@@ -199,7 +200,7 @@ def failure_mark(name: str, values: FloatArray | list[str], rows: Sequence[IntAr
 
 
 def _of_last_rows(values: FloatArray, rows: Sequence[IntArray], *, several: bool) -> tuple[str, float] | None:
-    """Return the one of two values that only last rows have, and whether it is the higher or lower one.
+    """Return the one of two values that only last rows have, after the key of the bound that it is.
 
     `several`: a unit may have it in more than its last row, but not in all.
     """

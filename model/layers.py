@@ -234,7 +234,7 @@ class RaggedBiLstm(nn.Module):
 
 
 def masked_softmax(score: Tensor, valid: Tensor) -> Tensor:
-    """Compute softmax over valid cycles, [B, T] -> [B, T], exactly 0 on padding.
+    """Compute softmax over valid cycles, [..., T] -> [..., T], exactly 0 elsewhere.
 
     Half precision is computed in float32, and overflowed scores count as the largest finite ones.
     """

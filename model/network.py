@@ -4,7 +4,7 @@
 and novelty; a network adds `estimate`. A `CycleNetwork` adds `read_cycles`, a score and a value for
 each cycle. This module must not know data, losses or ONNX.
 
-In a `CycleNetwork`, RUL = sum over cycles of attention_t * (w . value_t + b). The head is linear and
+In a `CycleNetwork`, RUL = cap * sum over cycles of attention_t * (w . value_t + b). The head is linear and
 the attention sums to 1, so the contribution of each cycle is exact.
 """
 
@@ -28,7 +28,7 @@ PROBABILITIES: Final = (0.0, *(0.05 * 2.0**n for n in range(-9, 0)), *(n / 40 fo
 
 SMALLEST_SCALE_CYCLES: Final = 0.5
 BANDS: Final = (0.0, 1 / 12, 1 / 6, 1 / 3, 1 / 2, 3 / 4, 1.0)
-"""Edges of the bands of predicted RUL whose intervals are calibrated each, in caps: narrow near failure."""
+"""Edges of bands of predicted RUL, in caps, narrow near failure. Each band has its factor of the scale."""
 HALF: Final = 0.5
 LEAST_RUNNING: Final = 1e-3
 """Minimum probability of not having failed yet, for divisions."""
@@ -63,7 +63,7 @@ class NetworkConfig:
     relative_positions: bool = False  # Whether heads learn a bias for each distance between cycles
     last_state: bool = False  # Whether the BiLSTM's last states replace temporal attention
     health_task: bool = True  # Whether the health state is trained as a second task
-    age: bool = False  # Whether the cycle number is an input
+    age: bool = False  # Whether each cycle's number is an input; the flagship always reads that of the last
     recurrent_dropout: float = 0.0  # Dropout behind the recurrent part
     reads_settings: bool = False  # Whether the flagship's pools include the settings
 
@@ -71,7 +71,7 @@ class NetworkConfig:
 class Inputs(NamedTuple):
     """Inputs of a network: scaled readings and ages."""
 
-    z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is 0
+    z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is finite
     valid: Tensor  # bool [B, T], not padding
     lengths: Tensor  # [B]
     age: Tensor  # [B, T, 2], log of the cycle number, and whether it is known
@@ -161,7 +161,7 @@ class Distribution(nn.Module):
         failed = below[:, :1]
         below = (below[:, 1:] - failed) / (1.0 - failed).clamp(min=LEAST_RUNNING)
         within, worse = below.split([len(self.config.horizons), 2], dim=-1)
-        # Critical or worse, degrading or worse -> healthy, degrading, critical.
+        # Critical, degrading or worse -> healthy, degrading, critical.
         to_states = torch.tensor([[0.0, -1.0, 1.0], [-1.0, 1.0, 0.0]], device=rul.device)
         health = torch.addmm(torch.tensor([1.0, 0.0, 0.0], device=rul.device), worse, to_states)
         return interval, within, health
@@ -217,7 +217,7 @@ class RulNetwork(nn.Module, ABC):
             columns=config.columns, settings=config.settings, regimes=config.regimes
         )
         self.head = nn.Linear(values, 1)
-        # Fitted after training on the attention-weighted sum, so it cannot degrade the RUL.
+        # Fitted after training on the input of the RUL head, so it cannot degrade the RUL.
         self.scale = nn.Sequential(nn.Linear(values, 16), nn.ReLU(), nn.Linear(16, 1))
         self.register_buffer("scale_factors", torch.ones(len(BANDS) - 1))  # By predicted RUL
         self.distribution = Distribution(config)

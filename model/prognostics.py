@@ -3,8 +3,7 @@
 A model predicts each cycle of a unit that ran to failure. The metrics are from Saxena, Celaya, Saha,
 Saha and Goebel, "Metrics for offline evaluation of prognostic performance" (International Journal of
 Prognostics and Health Management 1(1), 2010): the cycle from which predictions are accurate, accuracy
-half-way, and the error relative to the RUL. They were compared with NASA's
-`progpy.metrics.toe_profile_metrics`; docstrings name the differences.
+half-way, and the error relative to the RUL. Docstrings name the differences from that article.
 
 Letters of that article: r the answer, r* the truth, EoL the end of life, alpha the allowed error, lambda
 the part of the way from the first prediction t_P (0) to EoL (1). Above the cap an answer is "at least"

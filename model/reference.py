@@ -131,7 +131,10 @@ class Reference:
 def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Reference:
     """Compute the reference statistics of training units; `rul train` passes only failed units.
 
-    Ranges and regimes come from all units; degradation and lives come from failed units.
+    Profiles and lives come from failed units, all else from all units.
+
+    Raises:
+        InvalidData: no unit has failed, or a column has no reading.
     """
     if not any(trajectory.failed for trajectory in trajectories):
         raise InvalidData(f"none of {len(trajectories)} units ran to failure: training needs a RUL label")
@@ -174,7 +177,7 @@ def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array,
 
     A column without readings in a regime has the statistics of all regimes. A constant column has
     standard deviation 1, so z-scores stay finite; if its readings differ by less than a step of float32, it
-    has 1 or that step.
+    has the larger of 1 and that step.
     """
     mean = np.tile(np.nanmean(readings, axis=0), (count, 1))
     deviation = np.tile(np.nanstd(readings, axis=0), (count, 1))

@@ -67,7 +67,7 @@ the fifteen of HUST's first fold see a gain of 1.8 % in 1,000 updates, those of 
 READS: Final = "reads_settings"
 SETTINGS_GAIN: Final = 0.05
 """Share by which reading the settings must lower that RMSE; otherwise settings only tell the regimes.
-If settings decide lives, the share is 0.14 and more; on C-MAPSS less than 0.02 (docs/adr/0017)."""
+If settings decide lives, the share is 0.12 and more; on C-MAPSS less than 0.02 (docs/adr/0017)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,7 +277,7 @@ def prepare(
 def calibrate(
     net: RulNetwork, split: Split, folds: Sequence[Fold], *, factors: FloatArray, boosted: FloatArray
 ) -> dict[str, float]:
-    """Fit everything not learnt by gradient; return the metrics on held-out units.
+    """Fit everything that training does not learn; return the metrics on held-out units.
 
     `factors` correct the scale in each of `BANDS`. `boosted` [W] are the answers of gradient
     boosting to the held-out windows of all folds.

@@ -19,7 +19,7 @@ from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory
 from model.reference import ColumnReference, Degradation, Regime
 
 MARGIN: Final = 0.1
-"""Settings, and sensors without noise, exceed the training range by at most this share of it."""
+"""Sensors without their noise exceed the training range by at most this share of it; settings never do."""
 MOST_CYCLES: Final = 100_000
 """Maximum cycles of a simulated unit: of a longer life, the last ones."""
 PLACES: Final = [NormalDist().inv_cdf(p) for p in (0.01, *(n / 10 for n in range(1, 10)), 0.99)]

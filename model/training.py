@@ -49,7 +49,7 @@ class TrainConfig:
     columns_missing: float = 0.3  # Share of windows that lose each column with probability 0.15
     readings_missing: float = 0.2  # Share of windows that lose single readings, up to 30 %
     cycles_missing: float = 0.0  # Share of windows that lose whole cycles, up to 60 %
-    history_missing: float = 0.2  # Share of windows cut to their last few cycles
+    history_missing: float = 0.2  # Share of windows cut to a random number of their last cycles
     average: float = 0.995  # Decay of the exponential moving average of the weights
     clip: float = 1.0  # Maximum gradient norm
     check_every: int = 50  # Updates between two checks on the held-out windows
