@@ -63,10 +63,10 @@ EVEN: Final = 0.98
 """A median entropy ratio above this means uniform attention, whatever the band."""
 ALONE: Final = 1.5
 """A median of fewer effective cycles means attention to one cycle."""
-LOOKED_AT: Final = 5
-"""Number of cycles listed for --cycle, in each head."""
 HARD: Final = 0.9
 """A mean largest weight from this on means it too: the head has degenerated to hard attention."""
+LOOKED_AT: Final = 5
+"""Number of cycles listed for --cycle, in each head."""
 SAME: Final = 0.01
 """Heads with a smaller divergence than this, in bits, are redundant."""
 

@@ -69,7 +69,7 @@ def attention_picture(session: Session, manifest: Manifest, trajectory: Trajecto
 
 
 def life_map(attention: FloatArray, lengths: IntArray) -> FloatArray:
-    """Align weights over equal weights by the last cycle of each window, [W, T] -> [W, T].
+    """Align weights over equal weights by the last cycle of each window, [W, T] -> [W, longest].
 
     The last column is the last cycle; NaN before the window.
     """

@@ -52,7 +52,7 @@ LAYOUT: Final = {
     "bands_by_age": ("float64", "AK"), "left_by_age": ("float64", "N"), "believed": ("float64", ""),
     "entropy_edges": ("float64", "HE2"), "long_enough": ("float64", ""),
 }  # fmt: skip
-"""Types and axes in the file; k, p and a are the edges between K, P and A."""
+"""Types and axes in the file. k, p and a are edges of RUL bands, predictions, ages; A counts unknown ages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ class DriftReference:
     age_edges: _Array  # [A - 1], cycles
     rul_by_age: _Array  # [A + 1, P]; the last for an age not known
     bands_by_age: _Array  # [A + 1, K], share of training's readings in each RUL band
-    left_by_age: _Array  # float64 [N], mean cycles that training's lives left after each cycle
+    left_by_age: _Array  # float64 [N], mean RUL of training's lives at each cycle
     believed: float  # Cycles; predictions from here on are compared by age
     entropy_edges: _Array  # [H, N, 2], by cycles of the window; the last for longer ones
     long_enough: float  # Cycles; the entropy of shorter windows is not judged

@@ -1,4 +1,4 @@
-"""Windows to evaluate a bundle on: cut at random cycles, spread over lives, or the last with a true RUL.
+"""Windows to evaluate a bundle on, spread over lives or the last with a true RUL, and answers to whole lives.
 
 This module must not know torch or screens.
 """
@@ -96,8 +96,8 @@ def nothing_to_answer(manifest: Manifest) -> InvalidData:
 def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:
     """Read the RUL of each unit at its last reading, in cycles.
 
-    CSV and Parquet have the columns `unit` and `rul`. Other files, such as NASA's RUL_FD001.txt, have one
-    number per line, for the units of the data in order of their numbers or names.
+    Tables, such as CSV and Parquet, have the columns `unit` and `rul`. Other files, such as NASA's
+    RUL_FD001.txt, have one number per line, for the units of the data in order of their numbers or names.
 
     Raises:
         InvalidData: the file cannot be read, or its units are not those of the data.

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a bundle's graph: names, order, shapes.
+"""Inputs and outputs of a bundle's graph: names, order, shapes, tolerances.
 
 This module must not know torch, onnx or ONNX Runtime.
 """

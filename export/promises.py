@@ -174,7 +174,7 @@ def answers_repeat(probe: Probe) -> Finding:
 
 
 def anything_may_be_missing(probe: Probe) -> Finding:
-    """Hide each column in turn, all columns, and the last cycle; count non-finite answers."""
+    """Hide each column in turn, then all, then none, without `last_cycle`; count non-finite answers."""
     columns = len(probe.manifest.columns)
     readings = np.repeat(probe.windows.readings[:1], columns + 2, axis=0)
     for column in range(columns):

@@ -90,7 +90,7 @@ def _declare_last_cycle(graph: onnx.ModelProto) -> None:
 
 
 def _start_lstms_at_zero(graph: onnx.ModelProto) -> None:
-    """Remove the first states of LSTMs, which are 0 by default, and the nodes that make them."""
+    """Remove the first states of LSTMs, which are 0 by default; `_drop_unused` drops what makes them."""
     for node in graph.graph.node:
         if node.op_type == "LSTM":
             del node.input[FIRST_STATE - 1 :]  # with the lengths, which are empty
