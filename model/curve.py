@@ -62,12 +62,16 @@ def picture(curve: Sequence[Check], name: str) -> Figure:
 
 
 def read_curve(folder: Path) -> list[Check]:
-    """Read the learning curve of a run."""
+    """Read the learning curve of a run.
+
+    Raises:
+        InvalidCheckpoint: the file is missing, damaged or empty.
+    """
     path = folder / "curve.csv"
     try:
         with path.open(newline="", encoding="utf-8") as file:
             curve = [_check(row) for row in csv.DictReader(file)]
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, csv.Error, KeyError, ValueError, TypeError) as error:
         raise InvalidCheckpoint(f"{path}: cannot be read: {error}") from error
     if not curve:
         raise InvalidCheckpoint(f"{path}: the learning curve is empty")

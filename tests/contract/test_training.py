@@ -398,6 +398,16 @@ def test_a_curve_without_heads_is_read_and_drawn(tmp_path):
     assert curve_table(HEADLESS) is None
 
 
+@pytest.mark.parametrize("cell", ["x", "", "1" * 200_000], ids=["word", "empty", "long"])
+def test_a_damaged_curve_is_refused_with_its_file(tmp_path, cell):
+    write_curve(HEADLESS, tmp_path)
+    with (tmp_path / "curve.csv").open("a") as file:
+        file.write(f"12,0.1,20.0,{cell}\n")
+
+    with pytest.raises(InvalidCheckpoint, match=r"curve\.csv: cannot be read"):
+        read_curve(tmp_path)
+
+
 def test_each_check_has_the_mean_gradient_norm_before_clipping(parts):
     learner = trainer(parts, replace(CONFIG, clip=1e-6))
 
