@@ -46,7 +46,7 @@ LEAST: Final = 1e-4
 LEAST_NOISE: Final = 0.1
 """Cycle-to-cycle standard deviation of z-scores below which a healthy column may repeat values."""
 BAND_EDGES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6)
-"""Edges of RUL bands, in caps. Answers from `BELIEVED` on are grouped by the mean RUL at the unit's age."""
+"""Edges of RUL bands, in caps. From `BELIEVED` on an answer counts as the mean RUL at its age, if larger."""
 RUL_EDGES: Final = (0.1, 0.25, 0.5, 0.8)
 """Bins of predictions, in caps. Above 0.8 they scatter below the cap whatever the true RUL is."""
 AGES: Final = 8

@@ -85,8 +85,9 @@ class HealthyRange:
 def healthy_z(degradation: Degradation, *, cap: float) -> tuple[FloatArray, FloatArray]:
     """Return mean and standard deviation of healthy z-scores, [F] and [F].
 
-    They cover every RUL of the profile from the cap on, each weighted by its cycles and by the share of units
-    that lived so long: differences between units, along the RUL and from cycle to cycle.
+    They cover every RUL of the profile from the cap on (or the highest below it), each weighted by its cycles
+    and by the share of units that lived so long: differences between units, along the RUL and from cycle to
+    cycle.
     """
     rul = np.array(degradation.rul)
     rows = np.flatnonzero(rul >= cap) if rul[-1] >= cap else np.array([len(rul) - 1])

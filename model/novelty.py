@@ -1,9 +1,9 @@
 """Novelty: distance of a window from the training windows.
 
-Novelty is the maximum of four distances, each divided by its 99.5 % quantile in training. They find
-four kinds of anomaly: small shifts of many columns, a constant shift of one column, too much or too
-little change from cycle to cycle, repeated readings. They are fitted to training windows, not learnt.
-This module must not know networks.
+Novelty is the maximum of four distances, each divided by its 99.5 % quantile in training, over the same
+quantile of that maximum. They find four kinds of anomaly: small shifts of many columns, a constant shift of
+one column, too much or too little change from cycle to cycle, repeated readings. They are fitted to training
+windows, not learnt. This module must not know networks.
 """
 
 from __future__ import annotations
