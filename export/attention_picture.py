@@ -81,11 +81,14 @@ def life_map(attention: FloatArray, lengths: IntArray) -> FloatArray:
 
 def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: WindowSet) -> None:
     shown = np.maximum(life_map(attention, windows.lengths), NOTHING)
-    first, last = windows.last_cycle[0] - 0.5, windows.last_cycle[-1] + 0.5
-    place = (shown.shape[1] - 0.5, -0.5, first, last)
-    image = axes.imshow(shown, origin="lower", extent=place, norm=LogNorm(*SCALE), **MAP)
-    axes.set(facecolor="#f2f2f2", xlabel=BEFORE_LAST, ylabel="cycle of the prediction")
-    axes.set_title("attention (blank: before the window)", fontsize=10)
+    first = windows.last_cycle.astype(np.float64) - 0.5
+    edges = np.union1d(first, first + 1)  # where cycles have no reading, a row without colour is between
+    rows = np.full((len(edges) - 1, shown.shape[1]), np.nan)
+    rows[np.searchsorted(edges, first)] = shown
+    before = np.arange(shown.shape[1], -1, -1) - 0.5
+    image = axes.pcolormesh(before, edges, rows, norm=LogNorm(*SCALE), cmap=COLOURS, rasterized=True)
+    axes.set(facecolor="#f2f2f2", xlabel=BEFORE_LAST, ylabel="cycle of the prediction", xlim=before[[0, -1]])
+    axes.set_title("attention (blank: before the window, or no reading)", fontsize=10)
     bar = figure.colorbar(image, ax=axes, location="bottom", extend="both", shrink=0.7, aspect=40)
     bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
     bar.ax.minorticks_off()

@@ -120,6 +120,21 @@ def test_the_picture_of_several_heads_shows_each(tiny_bundle):
     assert shown[2, 0] == manifest.context
 
 
+def test_a_prediction_is_drawn_at_its_cycle_also_after_cycles_without_a_reading(tiny_bundle):
+    session, manifest = open_bundle(tiny_bundle)
+    unit = replace(pumps(units=1, seed=2)[0], failed=False)
+    kept = np.delete(np.arange(len(unit)), np.arange(5, 15))
+    gapped = replace(unit, cycles=unit.cycles[kept], readings=unit.readings[kept])
+
+    life = attention_picture(session, manifest, gapped).axes[0]
+
+    (mesh,) = life.collections
+    edges, shown = mesh.get_coordinates()[:, 0, 1], np.ma.getmaskarray(mesh.get_array())
+    assert edges[:-1][~shown.all(axis=1)].tolist() == (gapped.cycles - 0.5).tolist()
+    assert edges[-1] == gapped.cycles[-1] + 0.5
+    assert life.get_xlim()[0] > life.get_xlim()[1] == -0.5
+
+
 def test_the_map_of_a_life_counts_attended_cycles_before_the_last():
     attention = np.array([[1.0, 0, 0], [0.25, 0.75, 0], [0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
 
