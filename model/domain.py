@@ -49,7 +49,7 @@ class RulError(Exception):
 
 
 class InvalidData(RulError):
-    """Readings, a schema or a trajectory are invalid."""
+    """Readings, their files or the description of a fleet are invalid."""
 
 
 def printable(text: str, width: int | None = None) -> str:

@@ -83,7 +83,7 @@ def files_with(paths: Sequence[Path], formats: Collection[Format]) -> list[Path]
     """List files, and those of these formats in folders and the folders in them.
 
     Raises:
-        InvalidData: there is no such file, or no such file in a folder.
+        InvalidData: no file is given, one does not exist, or a folder has none of these formats.
     """
     files: list[Path] = []
     for each in paths:

@@ -77,7 +77,7 @@ class Regime(Frozen):
     """
 
     centre: list[float] = Field(description="of the settings alone, in the order of the schema")
-    share: float = Field(gt=0, le=1, description="of all training readings")
+    share: float = Field(gt=0, le=1, description="of the training readings with a known regime")
     mean: list[float]
     standard_deviation: list[float]
     histogram_edges: list[list[float]] = Field(description="[F][9]")
