@@ -1,6 +1,7 @@
 """Calibration of a trained network: the width of its errors, their quantiles and the interval.
 
-The layers of the width are fitted on training windows; quantiles and interval on errors of held-out units.
+The layers of the width are fitted on training windows; factors of the width, quantiles and interval on errors
+of held-out units.
 This module must not know files or training.
 """
 

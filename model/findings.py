@@ -43,7 +43,7 @@ FEWEST_FOLDS: Final = 2
 MOST_NAMED: Final = 3
 """Maximum number of units that a finding names."""
 MOST_SHOWN: Final = 5
-"""Maximum findings that commands print before they train, predict or decide."""
+"""Maximum findings that `rul train`, `experiment`, `evaluate` and `decide` print."""
 MOST_FILES: Final = 3
 """Maximum files in the command that shows all findings."""
 MEDIAN, LONGEST = QUANTILES.index(0.5), QUANTILES.index(1.0)

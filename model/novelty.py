@@ -1,8 +1,8 @@
 """Novelty: distance of a window from the training windows.
 
-Novelty is the maximum of four distances, each divided by its 99.5 % quantile in training, over the same
-quantile of that maximum. They find four kinds of anomaly: small shifts of many columns, a constant shift of
-one column, too much or too little change from cycle to cycle, repeated readings. They are fitted to training
+Novelty is the maximum of four distances, each divided by its 99.5 % quantile in training, and that maximum
+divided by its own. They find four kinds of anomaly: small shifts of many columns, a constant shift of one
+column, too much or too little change from cycle to cycle, repeated readings. They are fitted to training
 windows, not learnt. This module must not know networks.
 """
 
