@@ -1,4 +1,4 @@
-"""Databases for the store: a file, and a private PostgreSQL server, also pooled, that ends with the test."""
+"""A private PostgreSQL server for the store, also behind a pooler, that ends with the test."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def panels(dashboard: Path) -> list[dict[str, Any]]:
-    """Yield every panel, including those folded into rows, without the rows."""
+    """Return every panel, including those folded into rows, without the rows."""
     return list(_panels(json.loads(dashboard.read_text("utf-8"))["panels"]))
 
 

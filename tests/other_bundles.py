@@ -1,4 +1,4 @@
-"""Bundles made from shipped ones: with another name or version, or broken."""
+"""Bundles made from shipped ones, with another name and version."""
 
 from __future__ import annotations
 

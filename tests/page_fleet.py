@@ -21,7 +21,7 @@ STRANGE: Final = "pump-0003"
 
 
 def fill(base: str, *, units: int, earlier: tuple[int, ...] = EARLIER) -> None:
-    """Predict `count` pumps, each at a random cycle of its life and at some earlier cycles."""
+    """Predict `units` pumps, each at a random cycle of its life and at some earlier cycles."""
     rng = np.random.default_rng(SEED)
     lives = pumps(units=units, seed=SEED)
     ends = [int(rng.integers(20, len(life.cycles) + 1)) for life in lives]

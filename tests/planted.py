@@ -40,7 +40,7 @@ class Planted:
 
 
 def planted_fleet(kind: Kind, *, context: int) -> Fleet:
-    """Before the first event nothing indicates the failure."""
+    """Make the fleet of a kind, with a cap of two contexts."""
     schema = Schema(tuple(Column(f"sensor_{i + 1}", "sensor") for i in range(columns_of(kind))))
     return Fleet(
         name="planted",
@@ -78,7 +78,7 @@ def planted_units(kind: Kind, *, units: int, context: int, seed: int) -> Planted
 def planted_windows(planted: Planted, *, context: int, seed: int) -> tuple[WindowSet, BoolArray]:
     """Cut one window of each unit with its complete events; return their places too, [W, E, T].
 
-    A drift has reached at least a third of its height.
+    A drift has reached about a third of its height or more.
     """
     rng = np.random.default_rng(seed)
     grown = context // 3 if planted.kind == "drift" else EVENT_CYCLES
