@@ -59,9 +59,11 @@ def test_serving_and_checking_refuse_a_broken_bundle_with_one_line(broken, way, 
 async def test_predicting_refuses_a_broken_bundle_with_one_line(broken, way):
     WAYS[way](broken)
 
-    with pytest.raises(InvalidBundle, match=str(broken)):
+    with pytest.raises(InvalidBundle, match=str(broken)) as refusal:
         async with open_offline(str(broken)):
             pass
+
+    assert str(refusal.value).isprintable()
 
 
 def test_two_bundles_of_one_name_are_refused_with_both_folders(tiny_bundle, broken):

@@ -67,8 +67,7 @@ def test_a_bundle_is_held_against_its_own_bands(tiny_bundles):
     assert report.entropy_low <= report.entropy_ratio <= report.entropy_high
 
 
-def test_a_bundles_answer_moves_when_all_that_it_reads_becomes_typical(tiny_bundle):
-    """Keeping no more than the last of twelve cycles moves worn pumps; hiding nothing moves none."""
+def test_a_bundles_answer_moves_more_where_more_attended_cycles_become_typical(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
     units = pumps(units=6, seed=5)
     windows = spread_windows(units, manifest, per_unit=4)

@@ -144,14 +144,14 @@ def test_each_column_may_be_missing_and_the_answer_stays_near(probe):
     assert max(moved) < 0.3 * probe.manifest.cap
 
 
-def test_entropy_of_plausible_windows_lies_in_the_reference_band(probe):
+def test_the_median_entropy_of_plausible_windows_lies_in_the_reference_band(probe):
     reference = probe.manifest.entropy[0]
     long = probe.windows.lengths[:48] > 5
 
     ratio = attention_entropy_ratio(probe.answers["attention"][:48], probe.windows.lengths[:48])[long]
 
     assert reference.low < reference.median < reference.high
-    assert np.median(ratio) == pytest.approx(reference.median, abs=0.35)
+    assert reference.low <= np.median(ratio) <= reference.high
 
 
 def test_a_bundle_is_small_enough_for_the_repository(folder):

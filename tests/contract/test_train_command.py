@@ -270,9 +270,9 @@ def test_an_option_that_a_network_does_not_go_by_is_refused_before_data_is_read(
 RUN = object()  # stands for the folder of a finished run
 MISSING = ("train", "--data", "missing.csv", "--output", "run")
 USAGE = [
-    (["train"], ""),
-    (["export"], ""),
-    (["train", "--steps", "x"], ""),
+    (["train"], "Missing option '--data'"),
+    (["export"], "Missing argument 'run'"),
+    (["train", "--steps", "x"], "'--steps': Input should be a valid integer"),
     ([*MISSING, "--name", "pumps", "--threads", 257], "--threads"),
     ([*MISSING, "--name", "pumps", "--seed", 2**64], "--seed"),
     *[([*MISSING, "--name", name], "'--name': expected 1 to 63 lower-case letters")

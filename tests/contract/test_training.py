@@ -497,7 +497,7 @@ def test_the_baseline_of_a_cycle_network_is_the_mean_answer_in_training(tiny_bun
     assert made.facts["baseline"] == pytest.approx(read.unclipped.mean(), rel=1e-5)
 
 
-def test_wear_keeps_the_data_as_it_is(parts):
+def test_an_update_keeps_the_data_as_it_is(parts):
     learner = trainer(parts)
     before = every(parts.training).readings
 
