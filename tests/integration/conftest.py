@@ -48,7 +48,7 @@ class Server:
     Attributes:
         http: Base URL.
         grpc: Target of a gRPC channel.
-        log: What the process has written so far.
+        log: File of what the process writes.
     """
 
     front_end: str
@@ -121,7 +121,8 @@ def running(
 ) -> Iterator[Server]:
     """Run `rul serve` with these settings (without RUL_ and in lower case) until the block ends.
 
-    Every worker is ready, unless /metrics asks for a key. Another command may hold `{port}`.
+    With `ready` the service is ready, behind Envoy with every worker unless /metrics asks for a key. Another
+    command may hold `{port}`.
     """
     port, grpc_port = port or free_port(), free_port()
     environment = {f"RUL_{name.upper()}": value for name, value in (DEFAULTS | settings).items()}

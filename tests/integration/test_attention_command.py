@@ -52,7 +52,9 @@ def test_the_tables_say_where_attention_lies_and_what_hiding_cycles_does(attenti
 
 
 def test_the_same_seed_says_the_same(attention):
-    assert attention("--windows", 20).stdout == attention("--windows", 20).stdout
+    first, again, other = (attention("--windows", 20, "--seed", seed).stdout for seed in (3, 3, 4))
+
+    assert first == again != other
 
 
 def test_a_run_is_measured_as_its_bundle_is(tiny_bundle, tmp_path):
@@ -75,7 +77,10 @@ def test_the_figures_of_one_unit_have_no_interval_over_units(attention):
 
 
 def test_hiding_can_be_left_out(attention):
-    assert "hidden" not in attention("--no-hide").stdout
+    result = attention("--no-hide")
+
+    assert result.exit_code == 0, result.exception
+    assert "hidden" not in result.stdout
 
 
 def test_a_unit_that_is_not_there_is_named(attention):

@@ -39,9 +39,17 @@ def test_units_of_the_demo_age_fail_and_are_replaced_and_the_service_knows(url):
 
 
 def test_a_second_demo_with_the_same_seed_repeats_the_first(url):
-    repeated = rul("demo", "--url", url, *FLEET, "--seconds", "0.2")
+    found = []
 
-    assert repeated.returncode == 0, repeated.stderr
+    with Client(url) as client:
+        for seconds in ("2", "0.2"):
+            done = rul("demo", "--url", url, *FLEET, "--seed", "8", "--seconds", seconds)
+            assert done.returncode == 0, done.stderr
+            found.append({unit.unit for unit in client.fleet(q="0008-", limit=1000).units})
+
+    first, second = found
+    assert len(first) == 12
+    assert second == first
 
 
 def test_an_interrupt_ends_the_demo_in_order(url):

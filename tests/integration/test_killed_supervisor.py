@@ -16,7 +16,7 @@ PATIENCE = 60
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder with a short path: that of a socket has at most 108 characters."""
+    """A folder with a short path: that of a socket has at most 107 bytes."""
     with TemporaryDirectory(prefix="rul-") as folder:
         yield Path(folder)
 

@@ -12,6 +12,7 @@ import pytest
 
 from export.bundle import find_bundle
 from export.seal import read_bundle
+from service.settings import PREFIX, Settings
 from tests.asking import golden_windows
 from tests.integration.conftest import metric, metrics_of, running
 from tests.programs import ROOT, bash_blocks, pasted
@@ -118,3 +119,5 @@ def test_every_metric_and_setting_that_the_page_names_exists(service):
     named = set(re.findall(r"`(rul_[a-z_]+)", text))
 
     assert {name for name in named if name not in known and f"{name}_count" not in known} == set()
+    settings = {f"{PREFIX}{field}".upper() for field in Settings.model_fields}
+    assert set(re.findall(rf"\b{PREFIX}[A-Z_]*[A-Z]\b", text)) <= settings

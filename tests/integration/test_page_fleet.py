@@ -305,6 +305,7 @@ def test_a_horizon_is_named_with_its_units(opened):
     page = shown(opened)
 
     names = page.locator(".horizons button").evaluate_all("all => all.map((one) => one.textContent)")
+    assert names
     assert all(re.fullmatch(r"[\d.,]+ within \d+ cycles", name) for name in names), names
 
 

@@ -73,9 +73,10 @@ def test_calls_of_the_page_carry_the_cookie_of_a_gateway(opened):
 
 
 @each_look
-def test_an_empty_fleet_says_how_to_fill_it(opened):
+def test_a_search_without_a_unit_says_what_to_change(opened):
     opened.go("#/?q=nothing-has-this-name")
-    expect(opened.page.get_by_text(re.compile("No unit"))).to_be_visible()
+    expect(opened.page.get_by_text("No unit matches")).to_be_visible()
+    expect(opened.page.get_by_text("Change the search or the filter.")).to_be_visible()
 
     opened.check_fits()
     opened.check_accessible()

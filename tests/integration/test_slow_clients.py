@@ -96,10 +96,11 @@ async def test_connections_above_the_limit_are_closed_and_those_below_it_are_ser
     with running(tmp_path, str(tiny_bundle.path), max_connections="20") as server:
         opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
 
-        first, _ = await asyncio.wait(
-            [asyncio.ensure_future(reader.read()) for reader, _ in opened], return_when="FIRST_COMPLETED"
-        )
-        assert first
+        reads = [asyncio.ensure_future(reader.read(1)) for reader, _ in opened]
+        closed, _ = await asyncio.wait(reads, return_when="FIRST_COMPLETED")
+        assert {read.result() for read in closed} == {b""}
+        opened[0][1].write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert await reads[0] == b"H"
         for _, writer in opened:
             writer.close()
         wait_until(lambda: server.ask("GET", "/livez").is_success, SECONDS)

@@ -116,7 +116,7 @@ def test_on_a_terminal_the_start_ends_with_the_address_and_closing_it_ends_the_s
         "RUL_BUNDLES": str(tiny_bundle.path), "RUL_HOST": "127.0.0.1", "RUL_PORT": "0", "RUL_WORKERS": "1"
     }  # fmt: skip
     homes = {"XDG_STATE_HOME": str(tmp_path), "BENTOML_HOME": str(tmp_path), "TERM": "dumb"}
-    with TemporaryDirectory(prefix="rul-") as folder:  # a socket's path has at most 108 characters
+    with TemporaryDirectory(prefix="rul-") as folder:  # a socket's path has at most 107 bytes
         serving = subprocess.Popen(
             [RUL, "serve"],
             env=clean_environment(**settings, **homes, TMPDIR=folder),

@@ -86,7 +86,7 @@ def inodes_of(server: Server) -> set[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="restartable sequences are Linux's")
-def test_free_memory_is_cached_per_processor_and_not_per_thread(server):
+def test_glibc_leaves_restartable_sequences_of_a_worker_to_its_allocator(server):
     for worker in workers_of(server):
         assert "glibc.pthread.rseq=0" in worker.environ()["GLIBC_TUNABLES"]
 
