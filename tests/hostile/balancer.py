@@ -54,7 +54,7 @@ backend grpc
   server b 127.0.0.1:{b} proto h2 check-proto h1
 """
 HAPROXY: Final = shutil.which("haproxy", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
-"""Folder of servers on Debian, outside the PATH of users."""
+"""Path of HAProxy, or None; on Debian it is in /usr/sbin, outside the PATH of users."""
 PATIENCE_SECONDS: Final = 60
 BACK_OFF_SECONDS: Final = 0.1
 """Time after which a caller sends its next request if one failed."""

@@ -164,7 +164,7 @@ def stream_map() -> Hostile:
 
 
 WIDE = ("setting_1", *(f"sensor_{i}" for i in range(1, 17)))
-"""Number of columns of the C-MAPSS bundles."""
+"""As many columns as the C-MAPSS bundles read."""
 CYCLES = 60
 
 

@@ -187,7 +187,7 @@ class HttpCaller:
 
 
 def ask_oip(client: httpx.Client, ledger: Ledger, given: Sequence[Case], turn: int) -> None:
-    """Send requests by the Open Inference Protocol."""
+    """Send a request by the Open Inference Protocol."""
     case = given[turn % len(given)]
     arrays = {
         "readings": case.window.readings[None].astype("<f4"),
@@ -199,7 +199,7 @@ def ask_oip(client: httpx.Client, ledger: Ledger, given: Sequence[Case], turn: i
 
 
 def ask_grpc(stub: rul_v1_pb2_grpc.RulServiceStub, ledger: Ledger, given: Sequence[Case], turn: int) -> None:
-    """Predict two windows per call; cancel every tenth call at once."""
+    """Predict two windows; every tenth time, first send the same call and cancel it at once."""
     pair = [given[(turn + i) % len(given)] for i in range(2)]
     request = pb.PredictRequest(model=BUNDLE, windows=[case.window.message() for case in pair])
     if turn % 10 == 0:

@@ -212,7 +212,7 @@ class Chaos:
 
 
 def waited_seconds(pid: int) -> float:
-    """Read how long the main thread, or the busiest thread of a new worker, waited for a core."""
+    """Read how long the main thread of this program, or the slowest thread of another, waited for a core."""
     if pid == os.getpid():
         return _waited(Path(f"/proc/{pid}/schedstat"))
     return max(map(_waited, Path(f"/proc/{pid}/task").glob("*/schedstat")))

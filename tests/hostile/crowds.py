@@ -1,7 +1,7 @@
 """Cheap callers: requests are made once, and only the status of answers is read.
 
 A closed loop: each caller waits for its answer, or for the time that a refusal asks, before the next request.
-HTTP/2 is written here because `grpc.aio` uses more CPU per call than the service.
+HTTP/2 is that of `tests.http2`, because `grpc.aio` uses more CPU per call than the service.
 """
 
 from __future__ import annotations

@@ -30,12 +30,12 @@ BLOCKS: Final = 10
 Z95: Final = 2.262
 """Student's t with nine degrees of freedom: successive samples are correlated, ten blocks hardly are."""
 GROWTH: Final = 0.05
-"""Maximum growth of a worker within the run, as a share of its memory."""
+"""Maximum growth of all processes together within the run, as a share of their memory."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """State of all workers together, after a number of requests."""
+    """State of the supervisor and all workers together, after a number of requests."""
 
     requests: int
     rss: int
