@@ -23,7 +23,7 @@ from tests.benchmarks.front_ends import serving
 
 
 def bodies(bundle: str, count: int) -> list[bytes]:
-    """Write a request for the last window of each of `count` units."""
+    """Write a request for the last window of each of `count` units that has a full one."""
     _, manifest = open_bundle(find_bundle(bundle))
     units = simulate(manifest, manifest.schema_of_columns, units=count, seed=0)
     long = [unit for unit in units if len(unit) >= manifest.context]

@@ -132,7 +132,7 @@ COLUMNS = (
 
 
 def section(title: str, figures: Figures, loads: Sequence[Load]) -> str:
-    """Compute the figures of a server under these loads: medians over the rounds."""
+    """Write the section of a server under these loads: medians over the rounds."""
     value = {name: statistics.median(values) for name, values in figures.items()}
     return (
         f"### {title}\n\n"

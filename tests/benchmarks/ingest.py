@@ -121,7 +121,7 @@ async def _at_rate(
 
 
 class Ingestion:
-    """Yield endless readings of simulated units, `a_request` readings of one unit at a time."""
+    """Endless readings of simulated units, `a_request` readings of one unit at a time."""
 
     def __init__(self, *, units: int, a_request: int) -> None:
         manifest = open_bundle(find_bundle("fd001"))[1]
@@ -141,7 +141,7 @@ class Ingestion:
         return f"/v1/units/{life.unit}/cycles", {"cycles": cycles, "columns": columns}
 
     def prediction(self) -> tuple[str, dict[str, Any]]:
-        """Return path and body of /v1/predict for a window of the next unit."""
+        """Return path and body of /v1/predict for one window, always the same."""
         life = self._lives[0]
         window = whole(Trajectory("asked", life.cycles[:60], life.readings[:60], failed=True), self._names)
         return "/v1/predict", {"windows": [window]}

@@ -44,7 +44,7 @@ def main(
 
 
 def show(answered: int, workers: list[int]) -> None:
-    """Return one line: requests so far, and memory of each worker."""
+    """Print one line: requests so far, and memory of each worker."""
     print(f"{answered:9,}  " + "   ".join(" ".join(f"{held:6.1f}" for held in of(w)) for w in workers))
 
 

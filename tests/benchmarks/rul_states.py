@@ -133,7 +133,7 @@ def asked(session: Session, manifest: Manifest, kinds: Sequence[Kind], own: Wind
 
 
 def answered(session: Session, windows: WindowSet) -> Outputs:
-    """Return the graph's answers with the states of the service."""
+    """Return the graph's answers."""
     return Outputs(**session.answer_all(windows))
 
 

@@ -100,26 +100,26 @@ def rul_of_tensors(answer: Any) -> float:
 
 
 def script(name: str) -> Callable[[Place], list[str]]:
-    """Define a peer that its own Python file starts."""
+    """Return a function that returns the command of a peer's own Python file."""
     return lambda place: [str(place.programs / "python"), str(SERVERS / name)]
 
 
 def start_fastapi(place: Place) -> list[str]:
-    """Start one process per core."""
+    """Return the command that starts one process per core."""
     program = [str(place.programs / "uvicorn"), "fastapi_server:app", "--app-dir", str(SERVERS)]
     address = ["--host", "127.0.0.1", "--port", str(place.port)]
     return [*program, *address, "--workers", str(CORES), "--no-access-log", "--log-level", "error"]
 
 
 def start_bentoml(place: Place) -> list[str]:
-    """Start one process per core, as the service's settings say."""
+    """Return the command that starts one process per core, as the service's settings say."""
     service = ["bentoml_server:Peer", "--working-dir", str(SERVERS)]
     address = ["--host", "127.0.0.1", "--port", str(place.port)]
     return [str(place.programs / "bentoml"), "serve", *service, *address]
 
 
 def start_mlserver(place: Place) -> list[str]:
-    """Write two files of settings; one process per core in addition to the serving one."""
+    """Write settings; return the command that starts one process per core beside the serving one."""
     settings = {
         "host": "127.0.0.1", "http_port": place.port, "grpc_port": place.grpc_port,
         "metrics_endpoint": None, "parallel_workers": CORES, "debug": False,

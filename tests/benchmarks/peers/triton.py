@@ -21,7 +21,7 @@ OUTPUTS = {
 
 
 def start_triton(programs: Path, folder: Path, ports: tuple[int, int]) -> list[str]:
-    """Write a model repository with one instance per core, for HTTP and gRPC on these ports."""
+    """Write a model repository, one instance per core; return the command that serves it on these ports."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     site = programs.parent / "lib" / f"python{version}" / "site-packages"
     server = site / "pytriton" / "tritonserver"
