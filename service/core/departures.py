@@ -54,8 +54,11 @@ class Estimate(NamedTuple):
 
 
 def departures(readings: FloatArray, healthy: Range, sensors: Sequence[int]) -> list[Departure]:
-    """Find the sensors that left their healthy range, [T, F]; missing readings do not count."""
-    found: list[Departure] = []
+    """Find the sensors that left their healthy range, [T, F]; missing readings do not count.
+
+    A sensor that is outside on both sides is found once, since its first departure.
+    """
+    found: dict[int, Departure] = {}
     known = _to_the_end(~np.isnan(readings))
     sides: list[tuple[Side, BoolArray]] = [
         ("above", readings > healthy.upper),
@@ -68,8 +71,9 @@ def departures(readings: FloatArray, healthy: Range, sensors: Sequence[int]) -> 
             if begins[:, column].any():
                 start = int(begins[:, column].argmax())
                 is_steady = bool(out[start, column] == known[start, column])
-                found.append(Departure(column, side, start, is_steady))
-    return found
+                if column not in found or start < found[column].start:
+                    found[column] = Departure(column, side, start, is_steady)
+    return list(found.values())
 
 
 def _to_the_end(counted: BoolArray) -> FloatArray:
@@ -91,8 +95,8 @@ def account(
     Args:
         departed: The sensors outside their healthy range.
         answer: The estimate.
-        without: The estimate with each of them in its healthy range; if there are several, then also with all
-            of them.
+        without: The estimate with each of the first of them in its healthy range; if there are several, then
+            also with all of them.
         of_readings: Contribution of each reading in cycles of RUL, [T, F].
         names: Of all columns.
         first_cycle: Number of the window's first cycle.
@@ -102,9 +106,10 @@ def account(
         departures.
     """
     added = [float(of_readings[each.start :, each.column].sum()) for each in departed]
+    alone = without[:-1] if len(departed) > 1 else without
     found = [
         _clause(each, names[each.column], first_cycle, answer=answer, without=other)
-        for each, cycles, other in zip(departed, added, without[: len(departed)], strict=True)
+        for each, cycles, other in zip(departed, added, alone, strict=False)
         if _is_confirmed(cycles, answer, other)
     ]
     found = sorted(found, key=lambda each: -abs(each[0].cycles))[:MOST_CLAUSES]

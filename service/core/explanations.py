@@ -33,8 +33,6 @@ SUPPORTED_SKILL: Final = 0.5
 hiding cycles although the model knows nothing of wear (docs/trust.md)."""
 FEWEST_CYCLES: Final = 10
 """Minimum cycles with readings for `supported`: with ten, one random order in 27 reaches the agreement."""
-MOST_DEPARTURES: Final = 16
-"""Maximum sensors whose departure is recomputed; others are left out."""
 LIFE_POINTS: Final = 6
 """Places in the average life, from failure to the cap or the longest life, at which skill is measured."""
 
@@ -104,7 +102,7 @@ class Explainer:
         readings, given = asked.readings, asked.of_readings
         typical = self._typical.of(readings[None, :cycles])[0]
         healthy = self._healthy.of(readings[:cycles])
-        departed = departures(readings[:cycles], healthy, sensors)[:MOST_DEPARTURES]
+        departed = departures(readings[:cycles], healthy, sensors)
         returned = staying_healthy(readings, healthy.middle, departed)
         if given is None:
             blocks = blocks_of(cycles, len(sensors))

@@ -18,6 +18,9 @@ from service.core.window import Windows
 MOST_BLOCKS: Final = 256
 """Maximum variations that hide sensors in blocks; in longer windows each hides more cycles."""
 
+MOST_ALONE: Final = 16
+"""Maximum sensors of which each is returned to its healthy range alone."""
+
 
 def probes(windows: Windows, i: int, readings: Sequence[FloatArray]) -> Windows:
     """Make variations of window `i` with the readings of each part [P, T, F]."""
@@ -64,11 +67,12 @@ def hiding_blocks(
 
 
 def staying_healthy(readings: FloatArray, middle: FloatArray, departed: Sequence[Departure]) -> FloatArray:
-    """Return each sensor that departed to the middle of its healthy range, [T, F] -> [P, T, F].
+    """Return sensors that departed to the middle of their healthy range, [T, F] -> [P, T, F].
 
-    If there are several, a last variation returns all of them. Missing readings stay missing.
+    Each of the first `MOST_ALONE` is returned alone. If there are several, a last variation returns all that
+    departed. Missing readings stay missing.
     """
-    groups = [[each] for each in departed] + [departed] * (len(departed) > 1)
+    groups = [[each] for each in departed[:MOST_ALONE]] + [departed] * (len(departed) > 1)
     varied = np.repeat(readings[None], len(groups), axis=0)
     cycles = len(middle)
     for row, group in zip(varied, groups, strict=True):

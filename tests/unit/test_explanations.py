@@ -102,6 +102,8 @@ def departed(*values):
         ([80.0] * 3 + [20.0] + [80.0] * 4, [(1, "above", 0, False)]),
         ([80.0] * 3 + [np.nan] + [80.0] * 4, [(1, "above", 0, True)]),
         ([80.0] * 5 + [20.0] * 5, []),  # it has returned
+        ([80.0] * 10 + [-20.0] * 5, [(1, "above", 0, False)]),  # once, since its first departure
+        ([-20.0] * 10 + [80.0] * 5, [(1, "below", 0, False)]),
     ],
 )
 def test_a_sensor_departs_where_most_readings_up_to_the_last_are_outside_on_one_side(values, found):
@@ -121,6 +123,18 @@ def test_sensors_return_to_the_middle_since_their_departure_alone_and_then_toget
     np.testing.assert_array_equal(
         varied[:, :, 2], [[20, 20, 90, past], [20, 20, 50, past], [20, 20, 50, past]]
     )
+
+
+async def test_the_joint_effect_is_that_of_every_sensor_outside_however_many():
+    columns = {f"sensor_{n}": [-20.0] * 12 for n in range(1, 21)}
+    manifest = make_manifest(columns=["setting_1", *columns], explains_readings=True, context=16)
+    window = WindowInput(last_cycle=100, columns={"setting_1": [0.0] * 12, **columns})
+
+    reply = await ask(window, predictor=make_predictor(manifest), explain=Explain.FULL)
+
+    together = reply.predictions[0].explanation.together
+    assert together.columns == [*columns]
+    assert together.text.startswith("Together, the 20 sensors outside their healthy range")
 
 
 def said(contribution, answer, *without, first_cycle=5):
