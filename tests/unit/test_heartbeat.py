@@ -133,7 +133,7 @@ async def test_a_start_that_does_nothing_hangs(beginning):
     assert await beats_until_hung(beginning) == BEATS * PATIENCE
 
 
-async def test_a_worker_that_accepts_and_never_replies_is_silent(short_path, beginning):
+async def test_a_worker_that_accepts_and_never_replies_hangs(short_path, beginning):
     async def never(reader, writer):
         await reader.read()
         writer.close()
