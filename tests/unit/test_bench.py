@@ -198,7 +198,7 @@ TARGET = Target("http://localhost", "http://localhost")
 
 async def test_a_service_that_starts_is_refused_with_its_own_words():
     async with in_process(ready=False) as app:
-        with pytest.raises(RemoteFailed, match=r"http://localhost answered 503"):
+        with pytest.raises(RemoteFailed, match=r"http://localhost answered 503: .*the service is starting"):
             await ready_models(TARGET, None, transport=app.http._transport)
 
 

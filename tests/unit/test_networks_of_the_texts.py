@@ -234,7 +234,7 @@ def test_attention_dropout_acts_in_training_alone(name):
     torch.testing.assert_close(first.attention.sum(-1), torch.ones(6))
 
 
-def test_the_health_head_of_amnl_teaches_and_the_answer_is_of_the_one_distribution():
+def test_the_health_head_of_amnl_changes_no_answer():
     net, windows = network("amnl"), batch()
     before = answers(net, windows)
     with torch.no_grad():
