@@ -31,8 +31,13 @@ from service import logs
 from service.core.ports import Caller, Submission
 from service.labels import Route, Stage, Transport
 
-UNTRACED: Final = frozenset({Route.LIVEZ, Route.READYZ, Route.METRICS, Route.V2_LIVE, Route.V2_READY})
-"""Probes and scrapes."""
+UNTRACED: Final = frozenset(
+    {
+        Route.LIVEZ, Route.READYZ, Route.METRICS, Route.V2_LIVE, Route.V2_READY, Route.V2_MODEL_READY,
+        Route.GRPC_INFERENCE,
+    }
+)  # fmt: skip
+"""Probes and scrapes; of the Open Inference Protocol by gRPC, all but inference."""
 SERVERS_FAULT: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )

@@ -280,7 +280,7 @@ async def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(traced, give
 
 async def test_probes_and_scrapes_are_not_traced(traced):
     async with in_process(tracer=traced.tracer) as service:
-        for path in ("/livez", "/readyz", "/metrics", "/v2/health/ready"):
+        for path in ("/livez", "/readyz", "/metrics", "/v2/health/ready", "/v2/models/fake/ready"):
             assert (await service.http.get(path)).status_code == 200
 
     assert traced.spans == ()
