@@ -102,8 +102,9 @@ class Settings(BaseSettings):
     """Where inference runs. auto: a GPU if there is one, else the CPU. cuda and tensorrt: the start fails
     without a GPU. tensorrt runs on cuda the operators that it does not support."""
     inference_threads: int = Field(default=0, ge=0, le=1024)
-    """Batches that a worker runs at the same time, each on one core. 0: one per usable core. A GPU runs one.
-    Too high: threads compete for cores and latency grows. Too low: cores idle."""
+    """Cores for the batches of all workers together. 0: all usable cores. A worker always runs one batch, and
+    more while fewer than this run in all. A GPU runs one. Too high: batches compete for cores and latency
+    grows. Too low: cores idle."""
     max_batch_windows: PositiveInt = 32
     """Maximum windows in a batch. Too high: small requests wait behind long batches. Too low: more overhead
     per window. Throughput stops growing at 16 on a CPU; on a GPU 256 is right (docs/gpu.md)."""
@@ -246,7 +247,7 @@ class Settings(BaseSettings):
         return {variable_of(name): as_text(getattr(self, name)) for name in type(self).model_fields}
 
     def threads(self) -> int:
-        """Return how many batches a worker runs at the same time, unless it has a GPU."""
+        """Return the number of cores for the batches of all workers together, unless they have a GPU."""
         return self.inference_threads or usable_cores()
 
     def worker_count(self) -> int:
