@@ -107,7 +107,7 @@ def test_a_browser_may_send_the_key_as_the_password_of_any_user_where_nothing_ch
 
 @pytest.mark.parametrize("sent", ["Basic", "Basic !", "Basic /w==", basic(""), "Basic " + "A" * 7])
 def test_a_basic_header_that_cannot_be_read_is_no_key(sent):
-    with pytest.raises(Unauthenticated) as caught:
+    with pytest.raises(Unauthenticated, match="got none") as caught:
         KEYS.check(KeyScope.PAGES, sent, "", basic=True, asks=True)
 
     assert caught.value.basic
