@@ -18,10 +18,11 @@ import typer
 from grpc.aio import AioRpcError, Metadata
 
 from model.domain import InvalidData
-from rul_client.address import chosen_key, in_path, is_loopback
+from rul_client.address import Tls, chosen_key, in_path
 from rul_client.api import AsyncClient, Client
 from rul_client.errors import Rejected, RemoteFailed, RulError
 from rul_client.grpc import grpc_channel
+from rul_client.http import http_client
 from rul_client.readings import Window, windows_per_request
 from rul_client.retries import ATTEMPTS, MAX_PAUSE_SECONDS
 from service.proto import rul_v1_pb2 as pb
@@ -638,8 +639,17 @@ def test_a_closed_client_is_an_error_that_may_be_closed_again():
     ("host", "here"),
     [("localhost", True), ("127.0.0.1", True), ("::1", True), ("10.0.0.1", False), ("a", False)],
 )
-def test_no_proxy_is_asked_about_this_machine_itself(host, here):
-    assert is_loopback(host) is here
+def test_no_proxy_is_asked_about_this_machine_itself(host, here, monkeypatch):
+    given, authority = {}, f"[{host}]" if ":" in host else host
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
+    monkeypatch.setattr(grpc.aio, "insecure_channel", lambda _, options: given.update(options))
+
+    client = http_client(f"http://{authority}", None, tls=Tls(), timeout_seconds=1)
+    grpc_channel(f"grpc://{authority}")
+
+    assert (client._mounts == {}) is here
+    assert given["grpc.enable_http_proxy"] == (not here)
 
 
 def refusal(code, *, ours=True, details="why", **trailing):
@@ -828,10 +838,24 @@ async def test_grpc_does_not_wait_for_a_server_that_is_not_there():
     assert stub.pauses == []
 
 
-@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND", "ABORTED", "RESOURCE_EXHAUSTED"])
-async def test_what_the_service_rejects_by_grpc_is_told_from_its_failures_as_by_http(code):
-    with pytest.raises(Rejected, match=code):
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("INVALID_ARGUMENT", 422, Rejected),
+        ("NOT_FOUND", 404, Rejected),
+        ("ABORTED", 409, Rejected),
+        ("RESOURCE_EXHAUSTED", 413, Rejected),
+        ("INTERNAL", 500, RemoteFailed),
+        ("DEADLINE_EXCEEDED", 504, RemoteFailed),
+    ],
+)
+async def test_what_the_service_rejects_by_grpc_is_told_from_its_failures_as_by_http(code, status, kind):
+    with pytest.raises(RemoteFailed, match=code) as by_grpc:
         await Stub(refusal(grpc.StatusCode[code], details="cycle 7 is stored with other values")).ask()
+    with pytest.raises(RemoteFailed, match=str(status)) as by_http:
+        await Server(problem(status)).ask()
+
+    assert by_grpc.type is by_http.type is kind
 
 
 async def test_a_grpc_refusal_is_one_line():
