@@ -42,7 +42,7 @@ from service.drift.monitor import (
     population_stability,
 )
 from service.metrics.board import Board
-from service.metrics.drift import QUIET_SECONDS, DriftCollector
+from service.metrics.drift import DriftCollector
 from service.metrics.instruments import Shared
 from tests.examples import examples
 from tests.fakes import FakeRuntime, fake_answers, make_manifest
@@ -189,7 +189,7 @@ def test_only_the_last_reading_of_a_window_counts():
     assert counts["columns"][0, 1].tolist() == [0] * 9 + [5, 0, 0]
 
 
-@pytest.mark.parametrize(("cycles", "stuck"), [(STUCK_CYCLES, 4), (STUCK_CYCLES - 1, 0)])
+@pytest.mark.parametrize(("cycles", "stuck"), [(10, 4), (9, 0)])
 def test_a_sensor_that_repeats_for_ten_cycles_is_stuck_and_a_setting_may_stay_where_it_is(cycles, stuck):
     readings = np.random.default_rng(0).uniform(0, 100, (4, 12, 3)).astype(np.float32)
     readings[:, -cycles:, :2] = 50.0
@@ -200,7 +200,7 @@ def test_a_sensor_that_repeats_for_ten_cycles_is_stuck_and_a_setting_may_stay_wh
 
 
 def test_a_window_of_fewer_than_ten_cycles_has_no_stuck_sensor():
-    counts = totals(asked(np.full((4, STUCK_CYCLES - 1, 3), 50.0, dtype=np.float32)))
+    counts = totals(asked(np.full((4, 9, 3), 50.0, dtype=np.float32)))
 
     assert not counts["columns"][0, :, STUCK].any()
 
@@ -421,6 +421,9 @@ def test_a_band_of_all_ages_has_the_deciles_of_training():
 
     assert reference.low.shape == (1, 17, 8, 11)
     assert (reference.low <= reference.high + 1e-12).all()
+    deciles = pytest.approx(np.arange(1, 10) / 10, abs=0.01)  # of readings that are not missing
+    assert reference.bands_by_age[-1] @ reference.low[0, f, :, :9] == deciles
+    assert reference.bands_by_age[-1] @ reference.high[0, f, :, :9] == deciles
     young, old = reference.high[0, f, -1, 4], reference.low[0, f, 0, 4]
     assert young > 0.8  # sensor_11 rises: nearly all readings of new units are below the fifth decile
     assert old < 0.01  # and none of worn units
@@ -530,11 +533,14 @@ def test_people_are_warned_once_an_hour_a_column():
     now = [booted]
     registry = gauges(batch(shifted_by_40()), clock=lambda: now[0])
 
+    told = []
     with capture_logs() as said:
-        for at in (0.0, 1.0, QUIET_SECONDS - 1, QUIET_SECONDS, QUIET_SECONDS + 1):
+        for at in (0, 1, 3599, 3600, 3601):
             now[0] = booted + at
             generate_latest(registry)
+            told.append(len(said))
 
+    assert told == [1, 1, 1, 2, 2]
     assert [line["event"] for line in said] == ["column drifts"] * 2
     assert (said[0]["model"], said[0]["column"], said[0]["windows"]) == ("fake", "sensor_1", 1000)
     assert said[0]["psi"] > said[0]["limit"] > 0
