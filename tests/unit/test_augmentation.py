@@ -44,11 +44,12 @@ def test_a_level_is_kept_for_life_and_one_that_falls_to_a_bound_is_not():
 def test_missing_readings_do_not_spoil_the_scales():
     units = lives()
     for unit in units:
-        unit.readings[::3, 0] = np.nan
+        unit.readings[::4, 0] = np.nan
 
     scales = measure_columns(units, PLAIN)
 
     assert np.isfinite([scales.noise, scales.kept]).all()
+    assert scales.noise == pytest.approx([0.05, 0.2], rel=0.1)
     assert scales.kept[0] == pytest.approx(1.0, abs=0.3)
 
 

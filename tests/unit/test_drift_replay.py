@@ -45,9 +45,16 @@ def test_every_cycle_of_every_unit_is_sent_once_and_in_order():
 
 
 @pytest.mark.parametrize(
-    "change", [biased(1, 2.0), scaled(1, 3.0), frozen(1), swapped(1, 2), biased(1, np.nan)]
+    ("change", "others"),
+    [
+        (biased(1, 2.0), [0, 2]),
+        (scaled(1, 3.0), [0, 2]),
+        (frozen(1), [0, 2]),
+        (swapped(1, 2), [0]),
+        (biased(1, np.nan), [0, 2]),
+    ],
 )
-def test_a_fault_touches_its_columns_from_its_cycle_on_and_nothing_else(change):
+def test_a_fault_touches_its_columns_from_its_cycle_on_and_nothing_else(change, others):
     readings = fleet(9)[0].readings
     before = readings.copy()
 
@@ -55,7 +62,7 @@ def test_a_fault_touches_its_columns_from_its_cycle_on_and_nothing_else(change):
 
     np.testing.assert_array_equal(readings, before)
     np.testing.assert_array_equal(after[:4], before[:4])
-    np.testing.assert_array_equal(after[:, 0], before[:, 0])
+    np.testing.assert_array_equal(after[:, others], before[:, others])
     assert (after[4:, 1] != before[4:, 1]).all()
 
 
@@ -96,10 +103,18 @@ def test_a_healthy_fleet_is_told_by_its_windows_and_looks():
 
 
 def test_every_sensor_has_every_fault():
-    kinds = {(fault.kind, fault.where) for fault in column_faults(MANIFEST)}
+    first, *others = MANIFEST.columns
+    in_rankine = MANIFEST.model_copy(
+        update={"columns": [first, *(each.model_copy(update={"unit": "degR"}) for each in others)]}
+    )
 
-    assert {where for kind, where in kinds if kind == "frozen"} == {"sensor_1", "sensor_2"}
-    assert ("swapped", "sensor_1, sensor_2") in kinds
+    faults = {(fault.kind, fault.where) for fault in column_faults(in_rankine)}
+
+    kinds = ["bias +2 sd", "bias -2 sd", "bias +3 sd", "frozen", "missing", "in K, not degR"]
+    assert faults == {
+        ("swapped", "sensor_1, sensor_2"),
+        *((kind, sensor) for kind in kinds for sensor in ("sensor_1", "sensor_2")),
+    }
 
 
 def test_what_was_missed_is_said():

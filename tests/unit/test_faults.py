@@ -103,6 +103,8 @@ def test_cycles_out_of_order_are_the_same_cycles(windows, rng):
 
     assert not np.array_equal(faulty.readings[0], windows.readings[0])
     np.testing.assert_array_equal(np.sort(faulty.readings, axis=1), windows.readings)
+    # Columns of one cycle stay together.
+    np.testing.assert_array_equal(np.diff(faulty.readings), np.diff(windows.readings))
 
 
 def test_missing_readings_are_as_many_as_was_said(rng):
