@@ -44,7 +44,9 @@ async def test_readings_stand_beside_their_healthy_range_and_contributions(expla
     assert explained.cycles.tolist() == [*range(13, 21)]
     assert explained.names == ["sensor_1", "sensor_2"]
     assert explained.readings[:, 0].tolist() == [20.0] * 2 + [90.0] * 6
-    assert explained.lower.shape == explained.upper.shape == explained.contributions.shape == (8, 2)
+    np.testing.assert_allclose(explained.lower, np.full((8, 2), -6.86), atol=0.01)
+    np.testing.assert_allclose(explained.upper, np.full((8, 2), 73.53), atol=0.01)
+    assert explained.contributions.tolist() == [[0.0, 0.0]] * 7 + [[90.0, 20.0]]
     assert explained.since == {"sensor_1": 15}
     assert leading(explained) == [0, 1]
     assert explained.title == ("fake: unit 7 at cycle 20: RUL 110.0 cycles, estimated (90%: 105.0 to 115.0)")
@@ -60,9 +62,17 @@ async def test_trust_of_a_short_window_says_that_it_has_too_few_cycles(explained
 async def test_the_picture_has_a_panel_for_each_part(explained, tmp_path):
     figure = explanation_picture(explained)
 
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert "sensor_1: +90.0 cycles in all (psia)" in titles
-    assert "contribution of each reading" in titles
+    words, *panels = figure.axes
+    assert words.texts[0].get_text().startswith(explained.sentence[:50])
+    assert [axes.get_title(loc="left") or axes.get_ylabel() for axes in panels] == [
+        "RUL, cycles",
+        "sensor_1: +90.0 cycles in all (psia)",
+        "sensor_2: +20.0 cycles in all (psia)",
+        "contribution and evidence of each cycle",
+        "contribution of each reading",
+        "evidence",  # on an axis of its own
+        "",  # the scale of colours
+    ]
     save_picture(figure, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
