@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from contextlib import suppress
+from time import perf_counter
 from types import MappingProxyType
 
 import grpc
@@ -22,7 +23,7 @@ from rul_client.address import Tls, chosen_key, in_path
 from rul_client.api import AsyncClient, Client
 from rul_client.errors import Rejected, RemoteFailed, RulError
 from rul_client.grpc import grpc_channel
-from rul_client.http import http_client
+from rul_client.http import TIMEOUT_SECONDS, http_client
 from rul_client.readings import Window, windows_per_request
 from rul_client.retries import ATTEMPTS, MAX_PAUSE_SECONDS
 from service.proto import rul_v1_pb2 as pb
@@ -601,6 +602,7 @@ async def test_numbers_and_times_of_any_library_are_sent_wherever_they_are_named
 
 
 def test_a_client_without_an_event_loop_waits_and_retries_as_configured():
+    begun = perf_counter()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = "http://{}:{}".format(*silent.getsockname())
         with (
@@ -608,6 +610,8 @@ def test_a_client_without_an_event_loop_waits_and_retries_as_configured():
             pytest.raises(RemoteFailed, match=r"connection failed: (Read|Connect)Timeout$"),
         ):
             client.models()
+
+    assert perf_counter() - begun < TIMEOUT_SECONDS / 2
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads: the case

@@ -60,6 +60,7 @@ def test_a_bundle_that_has_changed_since_it_was_read_is_refused_and_not_kept(cop
     with pytest.raises(InvalidBundle, match="a, b: the bundle changed"):
         copies.of(serving(served, "0" * 64))
 
+    assert not (served.parent / "copies" / ("0" * 64)).exists()
     assert copies.of(serving(served, digest)).bundles["fake"].endswith(digest)
 
 
