@@ -117,7 +117,9 @@ async def test_a_method_is_told_the_metadata_that_methods_read_and_the_last_of_t
 
 @pytest.mark.parametrize("path", [PREDICT, "/grpc.health.v1.Health/Check"])
 async def test_a_call_without_a_message_is_refused(service, path):
-    assert (await ask_grpc(service.grpc, path)).code is grpc.StatusCode.INVALID_ARGUMENT
+    answer = await ask_grpc(service.grpc, path)
+
+    assert (answer.code, answer.detail) == (grpc.StatusCode.INVALID_ARGUMENT, "the request has no message")
 
 
 async def test_a_message_above_the_limit_is_refused_before_it_has_come(app):
@@ -269,18 +271,22 @@ def test_a_timeout_is_read_in_its_unit(text):
     assert math.ceil(call.time_remaining()) == {"99999999n": 1, "1H": 3600}.get(text, 60)
 
 
-@pytest.mark.parametrize("seconds", ["²S", "1", "S", "-1S", "123456789S", "1 S", "9" * 5000 + "S"])
+@pytest.mark.parametrize(
+    "seconds", ["²S".encode().decode("latin-1"), "1", "S", "-1S", "123456789S", "1 S", "9" * 5000 + "S"]
+)
 @pytest.mark.parametrize("path", [PREDICT, "/rul.v1.RulService/PredictStream", "/nothing"])
 async def test_an_invalid_timeout_is_the_callers_error(service, path, seconds):
     answer = await ask_grpc(service.grpc, path, framed(b""), metadata=[("grpc-timeout", seconds)])
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert answer.detail.startswith("expected grpc-timeout as 1 to 8 digits")
 
 
 async def test_metadata_that_is_not_utf8_is_the_callers_error(service):
     answer = await ask_grpc(service.grpc, PREDICT, framed(b""), metadata=[("x-request-id", "\xff")])
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert answer.detail == "header x-request-id: expected UTF-8"
 
 
 async def leave(app, error):
