@@ -71,7 +71,7 @@ def test_a_stop_between_two_reviews_is_made_at_its_cycle():
     often, seldom = (compare(held(every=every), Costs(1.0, 20.0)) for every in (1, 7))
 
     assert seldom.failures["ours"] == 0.0
-    assert seldom.cycles["ours"] == pytest.approx(often.cycles["ours"], abs=5.0)
+    assert seldom.cycles["ours"] == pytest.approx(often.cycles["ours"], abs=0.5)
 
 
 def test_the_last_advice_holds_where_the_last_cycles_have_no_prediction():
