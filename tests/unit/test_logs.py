@@ -43,7 +43,7 @@ def test_a_traceback_shows_no_values(stream, log_format):
     assert "641.82" not in stream.getvalue()
 
 
-@pytest.mark.parametrize("field", sorted(logs.WITHHELD))
+@pytest.mark.parametrize("field", ["readings", "columns", "body", "api_key", "authorization"])
 def test_what_a_client_sent_is_never_written(stream, field):
     logs.logger().info("received", **{field: [641.82, 1589.7]})
 

@@ -145,7 +145,11 @@ def disagree(folder):
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
-    [(cut("model.onnx"), ""), (cut("golden.npz"), ""), (disagree, "golden rul")],
+    [
+        (cut("model.onnx"), "model.onnx: its SHA-256"),
+        (cut("golden.npz"), "golden.npz: its SHA-256"),
+        (disagree, "golden rul"),
+    ],
     ids=["graph cut off", "golden windows cut off", "golden windows disagree"],
 )
 async def test_a_damaged_candidate_is_refused_with_its_reason_while_the_old_one_serves(

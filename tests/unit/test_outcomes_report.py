@@ -1,6 +1,7 @@
 """`rul outcomes --report FILE`: outcomes in bulk."""
 
 import json
+import time
 from datetime import UTC, datetime
 
 import httpx
@@ -109,6 +110,17 @@ async def test_units_and_cycles_are_whole_numbers_however_they_are_written(tmp_p
     assert server.taken == [("17", {"kind": "failed", "cycle": 10, "replace": False})]
 
 
+@pytest.fixture
+def far_east(monkeypatch):
+    """Nine hours ahead of UTC, in this process."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
 @pytest.mark.parametrize("text", ["2026-03-01 12:00", "01.03.2026 12:00", "2026/03/01 12:00"])
 async def test_a_time_is_written_as_in_files_of_readings_and_local_without_a_zone(tmp_path, text):
     server = Server()
@@ -116,7 +128,7 @@ async def test_a_time_is_written_as_in_files_of_readings_and_local_without_a_zon
     await report(server, csv_file(tmp_path, "unit,kind,cycle,time", f"1,failed,5,{text}"))
 
     sent = datetime.fromisoformat(server.taken[0][1]["time"])
-    assert sent == datetime(2026, 3, 1, 12).astimezone()
+    assert sent == datetime(2026, 3, 1, 3, tzinfo=UTC)
 
 
 async def test_a_service_that_fails_in_the_middle_of_a_file_leaves_word_of_what_was_reported(tmp_path):

@@ -422,8 +422,8 @@ def test_a_terminal_without_unicode_gets_plain_signs():
 def test_health_has_its_colour():
     lines = people_lines(colour=True)
 
-    for colour in ("1;31", "33", "32"):
-        assert any(f"\x1b[{colour}m" in line for line in lines)
+    for colour, health in (("1;31", "critical"), ("33", "degrading"), ("32", "healthy")):
+        assert any(f"\x1b[{colour}m● {health}" in line for line in lines)
 
 
 # Frictions of a first day
