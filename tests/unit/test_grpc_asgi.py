@@ -228,16 +228,18 @@ async def test_problems_that_do_not_fit_into_the_trailers_are_counted(service):
 
 
 async def test_health_is_not_serving_until_the_service_is_ready():
+    check = "/grpc.health.v1.Health/Check"
     request = framed(health_pb2.HealthCheckRequest().SerializeToString())
-    statuses = []
 
     async with in_process(ready=False) as service:
-        for serving in (False, True, False):
-            service.health.advertise(serving=serving)
-            answer = await ask_grpc(service.grpc, "/grpc.health.v1.Health/Check", request)
-            statuses.append(health_pb2.HealthCheckResponse.FromString(answer.messages[0]).status)
+        answers = [await ask_grpc(service.grpc, check, request)]
+        await service.parts.become_ready(settle=lambda **_: None)
+        answers.append(await ask_grpc(service.grpc, check, request))
+        service.health.advertise(serving=False)
+        answers.append(await ask_grpc(service.grpc, check, request))
 
     reply = health_pb2.HealthCheckResponse
+    statuses = [reply.FromString(answer.messages[0]).status for answer in answers]
     assert statuses == [reply.NOT_SERVING, reply.SERVING, reply.NOT_SERVING]
 
 
