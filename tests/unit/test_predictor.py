@@ -335,7 +335,7 @@ async def test_checked_windows_are_answered_as_a_query_is_and_wording_them_is_a_
     assert [stage for stage, start, end in stages if start <= end] == [Stage.EXPLAIN]
 
 
-async def test_answers_are_offered_to_the_recorder_without_what_was_asked_to_explain_them():
+async def test_answers_are_offered_to_the_recorder_as_they_are_returned_and_for_their_owner():
     recorder = FakeRecorder()
     predictor, query = make_predictor(recorder=recorder), PredictQuery([], explain=Explain.FULL)
     query.windows = [window_input(unit=unit) for unit in ("a", "b")]
