@@ -46,7 +46,7 @@ async def test_work_that_ends_in_time_is_left_alone_and_its_caller_not_watched(s
     caller = Caller()
 
     with Limit(seconds, caller.receive):
-        await asyncio.sleep(0)
+        await rounds()
 
     assert caller.asked == 0
 

@@ -45,6 +45,7 @@ def test_every_paired_kind_has_a_window_for_each_of_the_own(own):
     kinds = faulty_kinds(own, [unit(20)], {"fleet": own}, manifest, rng=np.random.default_rng(0))
 
     assert len({kind.name for kind in kinds}) == len(kinds)
+    assert sum(not kind.paired for kind in kinds) == 3  # another fleet, and units of two short lives
     assert all(kind.windows.last_cycle.shape == own.last_cycle.shape for kind in kinds if kind.paired)
 
 
