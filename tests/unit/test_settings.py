@@ -89,7 +89,7 @@ def test_a_secret_that_cannot_be_used_is_not_quoted():
 
 
 def test_an_error_does_not_repeat_a_secret(monkeypatch):
-    monkeypatch.setenv("RUL_API_KEYS", "hush")
+    monkeypatch.setenv("RUL_API_KEYS", "hush,schl\u00fcssel")
     monkeypatch.setenv("RUL_PORT", "x")
 
     with pytest.raises(InvalidSettings) as caught:
@@ -126,10 +126,12 @@ def test_there_is_a_worker_a_core_and_a_gpu_is_fed_by_one(monkeypatch):
 
 
 def test_another_process_reads_the_same_settings(monkeypatch):
-    monkeypatch.setenv("RUL_API_KEYS", "one,two")
-    monkeypatch.setenv("RUL_BUNDLES", "a,b")
-    monkeypatch.setenv("RUL_FRONT_END", "uvicorn")
+    given = {"RUL_API_KEYS": "one,two", "RUL_BUNDLES": "a,b", "RUL_FRONT_END": "uvicorn"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
     settings = Settings.read()
+    for name in given:  # the other process has none of them
+        monkeypatch.delenv(name)
 
     for name, value in settings.as_environment().items():
         monkeypatch.setenv(name, value)
