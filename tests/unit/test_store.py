@@ -206,8 +206,16 @@ def test_a_report_of_many_predictions_reads_them_in_parts(store, monkeypatch):
         store.take_outcome(failure(unit=unit, kind=kind), replace=False)
     whole = report(store)
     monkeypatch.setattr(reports, "PART_ROWS", 4)  # a unit's predictions are in several parts
+    read, as_numbers = [], reports._as_numbers
+
+    def watched(rows, units):
+        read.append(len(rows))
+        return as_numbers(rows, units)
+
+    monkeypatch.setattr(reports, "_as_numbers", watched)
 
     assert report(store) == whole
+    assert read == [4] * 7 + [2]
     assert [whole[0][name] for name in ("failed", "removed", "predictions", "with_error")] == [2, 1, 30, 20]
 
 

@@ -383,6 +383,7 @@ async def test_csv_takes_its_options_from_the_address(service):
     other = await send(service, text, {"content-type": "text/plain"})
 
     assert answer.json()["prediction"]["attention"]["cycles"] == [1]
+    assert (await service.http.get("/v1/units/7")).json()["predictions"] == []
     assert (unknown.status_code, unknown.json()["errors"][0]["pointer"]) == (400, "/models")
     assert bad.status_code == 400
     assert (other.status_code, "application/json or text/csv" in other.json()["detail"]) == (415, True)
@@ -465,10 +466,9 @@ async def test_a_limit_below_the_context_gives_one_window_however_readings_were_
     tmp_path, limit, at_once
 ):
     async with keeping(tmp_path, **{limit: 5}) as service:
-        if limit == "max_window_cycles" or not at_once:
-            answers = [await post(service, **reading(cycle)) for cycle in range(1, 13)]
-        else:
-            answers = [await post(service, readings=[reading(cycle) for cycle in range(1, 13)])]
+        size = 1 if not at_once else 5 if limit == "max_window_cycles" else 12  # that also limits a request
+        groups = [range(first, min(first + size, 13)) for first in range(1, 13, size)]
+        answers = [await post(service, readings=[reading(c) for c in cycles]) for cycles in groups]
         explained = (await service.http.get("/v1/units/7/explanation")).json()["prediction"]
         expected = await window_answer(service, range(8, 13))
 

@@ -158,7 +158,7 @@ async def test_what_is_inferred_by_the_open_protocol_is_never_stored(service):
     arrays = {"readings": np.ones((1, 4, 3), np.float32), "last_cycle": np.array([100], np.float32)}
 
     answered = await service.http.post(
-        "/v2/models/fake/infer", json=json_request(arrays, parameters={"store": False})
+        "/v2/models/fake/infer", json=json_request(arrays, id="17", parameters={"unit": "17", "store": True})
     )
 
     assert answered.status_code == 200
