@@ -215,8 +215,10 @@ class Answers:
     ],
 )
 async def test_a_service_that_cannot_be_read_is_one_line(path, answer, words):
-    with pytest.raises(RemoteFailed, match=words):
+    with pytest.raises(RemoteFailed, match=words) as refused:
         await Answers(**{path: answer}).scraper.scrape()
+
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,8 @@ async def test_manifests_and_units_that_are_not_kept_or_not_shown_are_asked_for_
 
     assert "the service is starting" in drawn(*scrapes[:2])
     assert [each.units for each in scrapes] == [None] * 3
-    assert [answers.asked.count(path) for path in ("/metrics", "/v1/models", "/v1/units")] == [3, 1, 1]
+    paths = ("/metrics", "/v1/models", "/v1/models/fd001", "/v1/units")
+    assert [answers.asked.count(path) for path in paths] == [3, 1, 1, 1]
 
 
 async def test_a_service_that_goes_leaves_its_last_figures_and_the_reason():

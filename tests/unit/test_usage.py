@@ -15,7 +15,7 @@ from tests.commands import rul
             "Invalid value for '--units': .*integer.*, got 'many'",
         ),
         (["simulate", "--bundle", "x", "--units", "0"], "Invalid value for '--units': .* 1, got '?0'?$"),
-        (["models", "canary", "x", "y", "--share", "much"], "got 'much'"),
+        (["models", "canary", "x", "y", "--share", "much"], "Invalid value for '--share': .*, got 'much'"),
         (["outcomes", "--format", "xml"], "Invalid value for '--format': .*xml"),
     ],
 )
