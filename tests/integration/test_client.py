@@ -90,8 +90,12 @@ def test_a_request_that_is_too_large_is_refused_for_good(client):
         client.append("large", {column.name: [1.0 for _ in many] for column in COLUMNS}, cycle=many)
 
 
-def test_a_prediction_that_is_not_stored_leaves_no_unit(client, file):
-    client.predict({"readings": pumps(units=1, seed=2)[0].readings, "unit": "trial"}, store=False)
+def test_a_prediction_that_is_not_stored_leaves_no_unit(client, url):
+    window = {"readings": pumps(units=1, seed=2)[0].readings, "last_cycle": 99}
+    client.predict(window, unit=f"kept by {url[:4]}")
 
+    client.predict(window, unit="trial", store=False)
+
+    assert client.unit(f"kept by {url[:4]}").predictions
     with pytest.raises(RemoteFailed, match="404"):
         client.unit("trial")
