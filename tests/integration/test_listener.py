@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import httpx
 import pytest
 
 from tests.integration.conftest import running
@@ -22,6 +23,9 @@ def test_a_service_listens_on_a_name_and_on_ipv6_and_answers_by_ipv4(host, tiny_
 
     with running(tmp_path, str(tiny_bundle.path), host=host, store="false") as server:
         assert server.ask("GET", "/readyz").is_success
+        if host == "::":
+            by_ipv6 = httpx.get(f"http://[::1]:{server.port}/readyz", timeout=STEP_SECONDS, trust_env=False)
+            assert by_ipv6.is_success
 
 
 def test_a_service_about_to_stop_is_not_ready_first_and_answers_until_then(tiny_bundle, tmp_path, windows):
