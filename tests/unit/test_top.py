@@ -8,6 +8,8 @@ import pytest
 from rich.console import Console
 
 from model.domain import printable
+from rul_client.address import Credentials
+from rul_client.commands.top import screen
 from rul_client.commands.top.scrape import UNCOUNTED, Samples, Scrape, Scraper
 from rul_client.commands.top.screen import frame, frames
 from rul_client.errors import RemoteFailed
@@ -161,9 +163,14 @@ def test_a_frame_fits_its_terminal(changed, row, width):
 
 
 @pytest.mark.parametrize("name", ["pump\x1b[2J", "[bold]x[/bold]", "a" * 100, "\n\r\t", ""])
-def test_a_name_that_a_client_chose_cannot_command_the_terminal(name):
-    text = drawn(now=scrape(units=[{"unit": name}]))
+async def test_a_name_that_a_client_chose_cannot_command_the_terminal(monkeypatch, capsys, name):
+    async def pictures(*_, **__):
+        yield frame(scrape(BEFORE, at=100.0), scrape(units=[{"unit": name}]))
 
+    monkeypatch.setattr(screen, "frames", pictures)
+    await screen.watch(URL, Credentials(), once=True, interval_seconds=0)
+
+    text = capsys.readouterr().out
     assert (printable(name, 24) in text, "\x1b" in text) == (True, False)
 
 

@@ -76,25 +76,26 @@ async def send(service, content, headers=CSV, *, unit="7", **params):
 
 
 class SwapsAfterwards(ThreadPoolExecutor):
-    """Runs a function at once, and swaps the model before its caller goes on."""
+    """Runs a function at once, and swaps the model before its caller goes on: its columns are rotated."""
 
-    def __init__(self, parts, runtime):
+    def __init__(self, parts):
         super().__init__(1)
-        self.parts, self.runtime = parts, runtime
+        self.parts, self.columns = parts, COLUMNS
 
     def submit(self, run, /, *arguments, **named):
         done = Future()
         done.set_result(run(*arguments, **named))
-        self.parts.desk.predictor.serve({"fake": self.parts.joints.serve(self.runtime)})
+        self.columns = (*self.columns[1:], self.columns[0])
+        runtime = WindowRuntime(make_manifest(columns=self.columns))
+        self.parts.desk.predictor.serve({"fake": self.parts.joints.serve(runtime)})
         return done
 
 
 async def test_readings_of_a_large_body_keep_their_columns_if_the_model_is_swapped_meanwhile(tmp_path):
-    swapped = WindowRuntime(make_manifest(columns=COLUMNS[::-1]))
     cycles = range(1, 4)
     body = json.dumps({"cycles": [*cycles], "columns": columns(cycles)}) + " " * LARGE_BYTES
     async with keeping(tmp_path, max_body_bytes=4 * LARGE_BYTES) as service:
-        asyncio.get_running_loop().set_default_executor(SwapsAfterwards(service.parts, swapped))
+        asyncio.get_running_loop().set_default_executor(SwapsAfterwards(service.parts))
 
         reply = await send(service, body, JSON)
 
