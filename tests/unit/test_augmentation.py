@@ -34,6 +34,14 @@ def test_noise_is_measured_from_cycle_to_cycle():
     assert measure_columns(lives(), PLAIN).noise == pytest.approx([0.05, 0.2], rel=0.1)
 
 
+def test_the_noise_of_a_column_that_is_read_every_second_cycle_is_that_of_its_readings():
+    units = lives()
+    for unit in units:
+        unit.readings[1::2, 0] = np.nan
+
+    assert measure_columns(units, PLAIN).noise == pytest.approx([0.05, 0.2], rel=0.1)
+
+
 def test_a_level_is_kept_for_life_and_one_that_falls_to_a_bound_is_not():
     kept = measure_columns(lives(), PLAIN).kept
 
