@@ -98,10 +98,15 @@ class Ingest:
     def _write(self, requests: Sequence[Append]) -> Sequence[Result]:
         try:
             return self._opened().append(requests, at=time())
-        except Exception as error:
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 values that the database rejects: whose, each one alone tells
             if len(requests) == 1:
                 return [error]
-            if isinstance(error, StoreUnavailable):
-                raise
-            # The database rejects values of some requests: written one by one, only those fail.
-            return [self._write([one])[0] for one in requests]
+        results: list[Result] = []
+        try:
+            for request in requests:
+                results += self._write([request])
+        except StoreUnavailable as error:  # the others would wait for it in vain
+            results += [error] * (len(requests) - len(results))
+        return results

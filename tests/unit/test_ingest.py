@@ -77,12 +77,12 @@ async def test_all_who_wait_hear_that_the_store_is_away_and_later_ones_are_store
 
 async def test_a_request_that_was_committed_alone_does_not_hear_that_the_store_went_away_later():
     readings, committed = FakeReadings(), []
-    opened = [readings, readings]  # for the group, and for its first request alone
+    opened = [readings, readings, StoreUnavailable("away")]  # the group, its first request alone, its second
 
     def open_():
-        if not opened:
-            raise StoreUnavailable("away")
-        return opened.pop(0)
+        if isinstance(first := opened.pop(0), Exception):
+            raise first
+        return first
 
     found = await answers(Ingest(open_, committed.append), "a", "bad", "b")
 
