@@ -141,7 +141,7 @@ def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
         return
     lines = [
         f"rulserve answers HTTP and gRPC (models: {', '.join(models)})",
-        f"{url}  page; make demo for a simulated fleet",
+        f"{url}  page; rul demo (or make demo) sends a simulated fleet",
     ]
     if is_local:
         lines.append("only this machine can connect; --host 0.0.0.0 lets others")

@@ -7,6 +7,7 @@ no database library, which the writing thread does.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, time
@@ -92,6 +93,7 @@ class AsyncStore:
         self._observer: Final = observer
         self._versions: Final = versions
         self._loaded: Final = {version.model: version.version for version in versions}
+        self._counting: Final = threading.Lock()
         self._lag_seconds: Final = lag_seconds
         self._progress: Final = progress
         self._retention_seconds: Final = retention_days * DAY_SECONDS
@@ -112,8 +114,9 @@ class AsyncStore:
             self._versions.append(version)
 
     def remove_model(self, name: str) -> None:
-        """Stop counting judged predictions of a model."""
-        self._loaded.pop(name, None)
+        """Stop counting judged predictions of a model, after those that a thread counts now."""
+        with self._counting:
+            self._loaded.pop(name, None)
 
     def start(self) -> None:
         """Open the database in the background."""
@@ -257,9 +260,10 @@ class AsyncStore:
         return receipt
 
     def _count(self, judgements: Sequence[VersionJudgement]) -> None:
-        for found in judgements:
-            if self._loaded.get(found.model) == found.version:
-                self._observer.scored(found.model, found.judgement)
+        with self._counting:
+            for found in judgements:
+                if self._loaded.get(found.model) == found.version:
+                    self._observer.scored(found.model, found.judgement)
 
     def _chore(self, store: Store) -> Iterator[None]:
         self._count(store.judge_late_predictions())

@@ -135,7 +135,7 @@ def test_on_a_terminal_the_start_ends_with_the_address_and_closing_it_ends_the_s
 
     url = re.escape("http://localhost:") + r"\d+"
     assert "rulserve answers HTTP and gRPC (models: tiny)\n" in log
-    assert re.fullmatch(rf"{url}  page; make demo for a simulated fleet", line.strip())
+    assert re.fullmatch(rf"{url}  page; rul demo \(or make demo\) sends a simulated fleet", line.strip())
     assert not any(line.startswith("{") for line in log)
     assert not any("alembic" in line for line in log)
 

@@ -16,7 +16,7 @@ from service.errors import DeadlineExceeded, Overloaded, UnknownUnit
 from service.http.units import _place, _token
 from service.store import async_store
 from service.store.async_store import AsyncStore
-from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
+from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt, VersionJudgement
 from service.store.recorder import Recorder
 from service.store.rows import DeletedRows, History, ModelVersion, Stretch, UnitKey
 from service.store.schema import OUTCOMES
@@ -238,9 +238,9 @@ class LateStore:
         pass
 
 
-def started(store, **options):
+def started(store, observer=None, **options):
     """The asynchronous side of this store."""
-    observer = FakeKeepingObserver()
+    observer = observer or FakeKeepingObserver()
     recorder = Recorder(lambda: store, most_rows=1, observer=observer, log=logs.logger(), flush_seconds=0)
     limits = {"lag_seconds": 0, "timeout_seconds": 20, **options}
     made = AsyncStore(recorder, [], retention_days=1, observer=observer, **limits)
@@ -291,6 +291,30 @@ async def test_questions_whose_callers_have_left_do_not_gather_while_the_databas
     assert await hanging
     assert await asking.ask(lambda _: "answered") == "answered"
     assert asked == []
+    await asking.close(20)
+
+
+async def test_a_model_is_removed_only_after_an_outcome_of_it_that_is_being_counted():
+    class Ended(LateStore):
+        def take_outcome(self, outcome, *, replace):
+            judged = VersionJudgement("fake", "1", judgement=None)
+            return Receipt(OutcomeResult.CREATED, outcome, [judged])
+
+    class Counting(FakeKeepingObserver):
+        def scored(self, model, judgement):
+            """Remove the model meanwhile, as the event loop does; `Thread.join` waits in vain."""
+            removing.start()
+            removing.join(0.1)
+            removed_meanwhile.append(not removing.is_alive())
+
+    asking, removed_meanwhile = started(Ended(), observer=Counting()), []
+    asking.add_model(ModelVersion("fake", "1", 125.0, 0.9))
+    removing = threading.Thread(target=asking.remove_model, args=["fake"])
+
+    await asking.take_outcome(Outcome("fake", "17", OutcomeKind.FAILED, 9, None, 0.0), replace=False)
+
+    removing.join()
+    assert removed_meanwhile == [False]
     await asking.close(20)
 
 
