@@ -169,9 +169,12 @@ def at_cap(unclipped: FloatArray, *, cap: float) -> IntArray:
 
 
 def rows_like(group: IntArray, unit: NDArray[Any], *, wanted: int) -> BoolArray:
-    """Choose the rows of a group, [W]; all rows if it has fewer than `FEWEST_UNITS` units."""
-    own = group == wanted
-    return own if len(np.unique(unit[own])) >= FEWEST_UNITS else np.ones(len(unit), dtype=np.bool_)
+    """Choose the rows of a group, [W]; all rows if the group at the cap has fewer than `FEWEST_UNITS` units.
+
+    Answers below the cap do without those at it if there are any: most errors at the cap are 0.
+    """
+    own, fewest = group == wanted, FEWEST_UNITS if wanted else 1
+    return own if len(np.unique(unit[own])) >= fewest else np.ones(len(unit), dtype=np.bool_)
 
 
 def interval_bounds(

@@ -8,8 +8,10 @@ must not know torch, files or scaling.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -31,6 +33,9 @@ from model.domain import (
 )
 from model.fleet import Fleet
 
+MOST_AT_CAP: Final = 4
+"""Maximum windows at the cap for each window below it. In a life of 50 caps, windows near failure would be
+too few to learn from and to judge, and novel because they are rare. Lives up to five caps keep all."""
 MOST_FITTED: Final = 50_000
 """Maximum windows that fit scales, novelty and the baseline; more cost minutes and change little."""
 
@@ -118,9 +123,12 @@ class CutWindows:
 
     def sample(self, most: int) -> CutWindows:
         """Draw at most this many windows, in their order and always the same."""
-        drawn = np.sort(np.random.default_rng(0).permutation(len(self))[:most])
+        return self.keep(np.sort(np.random.default_rng(0).permutation(len(self))[:most]))
+
+    def keep(self, which: IntArray) -> CutWindows:
+        """Return the windows with these indices, uncut."""
         names = ("ends", "last_cycle", "rul", "unit", "weight")
-        return replace(self, **{name: getattr(self, name)[drawn] for name in names})
+        return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
 AnyWindows = WindowSet | CutWindows
@@ -148,6 +156,21 @@ def make_windows(units: Sequence[Trajectory], *, length: int) -> CutWindows:
         unit=np.repeat([unit.unit for unit in units], sizes),
         weight=np.repeat([unit.weight for unit in units], sizes).astype(np.float32),
     )
+
+
+def without_most_at_cap(rul: FloatArray | IntArray, *, cap: float) -> IntArray:
+    """Return the indices of one unit's windows [W], with at most `MOST_AT_CAP` at the cap for each below it.
+
+    Those at the cap are evenly spaced over their part of the life.
+
+    >>> without_most_at_cap(np.arange(20.0)[::-1], cap=2.0).tolist()
+    [0, 2, 5, 7, 10, 12, 15, 17, 18, 19]
+    """
+    healthy, below = np.flatnonzero(rul >= cap), np.flatnonzero(rul < cap)
+    most = MOST_AT_CAP * max(len(below), 1)
+    if len(healthy) > most:
+        healthy = healthy[np.linspace(0, len(healthy) - 1, most).round().astype(np.int64)]
+    return np.concatenate((healthy, below))
 
 
 def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) -> WindowSet:
@@ -187,18 +210,21 @@ def truncated_windows(
     per_unit: int,
     rng: np.random.Generator,
     shortest: int = 1,
+    cap: float = math.inf,
 ) -> WindowSet:
     """Cut each unit at random cycles of its life, as in a test set.
 
     Each unit gives up to `per_unit` different windows, which end from its `shortest`th reading to the
-    last before its failure, all equally likely. A shorter unit is cut as late as possible.
+    last before its failure, all equally likely (`without_most_at_cap`). A shorter unit is cut as late as
+    possible.
     """
     sets: list[WindowSet] = []
     for trajectory in trajectories:
-        cycles_left(trajectory)  # raises for a censored unit
+        left = cycles_left(trajectory)
         latest = max(len(trajectory) - 2, 0)  # at the failure itself there is nothing to predict
         earliest = min(shortest - 1, latest)
         places = np.arange(earliest, latest + 1)
+        places = places[without_most_at_cap(left[places], cap=cap)]
         ends = np.sort(rng.choice(places, size=min(per_unit, len(places)), replace=False))
         sets.append(windows_ending_at(trajectory, ends, length=length))
     return join_windows(sets)
@@ -230,7 +256,7 @@ class Split:
     """Training and held-out units. No unit is in both."""
 
     trained: list[Trajectory]  # Trajectories of the training units
-    training: CutWindows  # Every window of these units
+    training: CutWindows  # Their windows, without most of those at the cap in long lives
     held_out: WindowSet | None  # Truncated windows of the held-out units; None if all units train
     censored: Sequence[Trajectory] = ()  # Units that did not fail; their RUL is a lower bound
 
@@ -257,6 +283,7 @@ def split_fold(
         per_unit=truncations,
         rng=np.random.default_rng([seed, fold]),
         shortest=fleet.shortest,
+        cap=fleet.cap,
     )
     answered = np.flatnonzero(answerable(held_out, fleet.max_missing_fraction))
     if not len(answered):
@@ -283,4 +310,9 @@ def _split(
     trained: list[Trajectory], every: Sequence[Trajectory], fleet: Fleet, held_out: WindowSet | None
 ) -> Split:
     censored = [each for each in every if not each.failed]
-    return Split(trained, make_windows(trained, length=fleet.context), held_out, censored)
+    windows = make_windows(trained, length=fleet.context)
+    starts = np.cumsum([0, *map(len, trained)])
+    kept = [
+        start + without_most_at_cap(windows.rul[start:end], cap=fleet.cap) for start, end in pairwise(starts)
+    ]
+    return Split(trained, windows.keep(np.concatenate(kept)), held_out, censored)

@@ -174,6 +174,30 @@ def test_truncation_reaches_every_place_of_a_life_equally():
     assert 150 < counts[1:11].min() <= counts[1:11].max() < 250
 
 
+def test_in_a_life_of_many_caps_a_fifth_of_the_windows_train_and_judge_below_the_cap():
+    fleet = replace(PUMPS, cap=10.0, horizons=(5,), critical_below=2.0, degrading_below=5.0)
+    units = [numbered_unit(2000, unit=str(i)) for i in range(2)]
+
+    split = split_fold(units, fleet, fold=0, folds=2, seed=0, truncations=99)
+
+    healthy = split.training.last_cycle[split.training.rul >= 10]
+    assert sorted(split.training.rul[-10:]) == [*range(10)]
+    assert len(healthy) == 40
+    assert (healthy[0], healthy[-1]) == (1, 1990)
+    assert np.diff(healthy) == pytest.approx(51, abs=1)
+    assert (split.held_out.rul < 10).sum() == 9  # not at the failure itself
+    assert (split.held_out.rul >= 10).sum() == 36
+
+
+def test_all_windows_of_a_life_of_up_to_five_caps_train():
+    fleet = replace(PUMPS, cap=10.0, horizons=(5,), critical_below=2.0, degrading_below=5.0)
+    units = [numbered_unit(50, unit=str(i)) for i in range(2)]
+
+    split = split_fold(units, fleet, fold=0, folds=2, seed=0, truncations=5)
+
+    assert split.training.rul.tolist() == [*range(49, -1, -1)]
+
+
 names = st.lists(st.text("abc123", min_size=1, max_size=4), min_size=4, max_size=40, unique=True)
 
 

@@ -160,6 +160,15 @@ def test_answers_at_the_cap_have_bounds_of_their_own_once_they_are_of_ten_units(
     assert at[0] == bound
 
 
+def test_answers_below_the_cap_have_bounds_of_their_own_however_few_their_units_are():
+    error, group = np.repeat([0.0, 5.0], [90, 10]), np.repeat([1, 0], [90, 10])
+    unit = np.concatenate([[f"at {i % 9}" for i in range(90)], ["below"] * 10])
+
+    below, _ = interval_bounds(error, group, unit, np.ones(100), coverage=0.9)
+
+    assert below.tolist() == [0.0, 5.0]
+
+
 def labelled(rul, unit):
     """Windows of one cycle with these labels; what they read does not matter."""
     return windows_of(np.zeros((len(rul), 1, 1)), rul=rul, unit=unit)
