@@ -239,8 +239,8 @@ class Settings(BaseSettings):
             raise InvalidSettings(f"cannot read the settings in .env: {error}") from None
 
     def bundle_names(self) -> tuple[str, ...]:
-        """Return the bundles to load: the named ones, or every shipped one."""
-        return self.bundles or tuple(sorted(graph.parent.name for graph in BUNDLED.glob("*/model.onnx")))
+        """Return the bundles to load: the named ones, or the folder of every shipped one."""
+        return self.bundles or tuple(sorted(str(graph.parent) for graph in BUNDLED.glob("*/model.onnx")))
 
     def as_environment(self) -> dict[str, str]:
         """Return the variables that give another process these settings, secrets included."""

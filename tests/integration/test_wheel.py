@@ -58,4 +58,5 @@ def test_an_installed_wheel_serves_every_shipped_bundle_from_any_folder(environm
         models = server.ask("GET", "/v1/models").json()["models"]
 
     assert Path(found.strip()).is_relative_to(environment)
-    assert sorted(model["name"] for model in models) == sorted(Settings().bundle_names())
+    shipped = [Path(folder).name for folder in Settings().bundle_names()]
+    assert sorted(model["name"] for model in models) == shipped

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
+from export.bundle import BUNDLED, find_bundle
 from service import machine
 from service import settings as module
 from service.choices import FrontEnd, ProviderChoice
@@ -29,6 +30,15 @@ def test_a_variable_sets_its_field(monkeypatch, name, value, expected):
     monkeypatch.setenv(name, value)
 
     assert getattr(Settings.read(), name.removeprefix("RUL_").lower()) == expected
+
+
+def test_by_default_the_shipped_bundles_are_served_whatever_the_working_folder_holds(tmp_path):
+    (tmp_path / "fd001").mkdir()
+
+    found = {find_bundle(bundle).path for bundle in Settings().bundle_names()}
+
+    assert BUNDLED / "fd001" in found
+    assert {path.parent for path in found} == {BUNDLED}
 
 
 def test_an_env_file_sets_fields_and_may_hold_what_is_not_ours(tmp_path):
