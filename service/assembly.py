@@ -101,7 +101,7 @@ class Parts:
                 self.settings.bundles_watch, self._models, self.changes.change, self._log, memory
             )
         proving = self._run(self.become_ready())
-        self._beginning = [proving, self._run(self._follow(proving))]
+        self._beginning.append(proving)
         if spec.control is not None:
             commands = {
                 "beat": self._beat,
@@ -147,12 +147,14 @@ class Parts:
         if self._watch is not None and (self.worker is None or not self.worker.serving.digests):
             await self._watch.look(at_start=True)  # a worker that restarts has these models already
         settle(inference_threads=not all(b.runs_on_loop for b in self.joints.batchers))
-        self.lifecycle.enter(Phase.READY)
         self.store.start()
+        self.lifecycle.enter(Phase.READY)
         self.health.advertise(serving=self.lifecycle.phase is Phase.READY)
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
         for name, model in self._models.items():
             log("model ready", model=name, version=model.name.version, provider=model.provider)
+        if self._watch is not None:
+            self._beginning.append(self._run(self._watch.run()))
 
     async def _beat(self) -> str:
         """Return the thread of the event loop; nothing if only a restart helps."""
@@ -163,18 +165,14 @@ class Parts:
         return str(threading.get_native_id())
 
     async def _status(self, proving: asyncio.Task[Any]) -> str:
-        await proving
+        """Return the phase once the start is over, `starting` if it failed, and the models."""
+        await asyncio.wait({proving})
         models = {name: model.provider for name, model in self._models.items()}
         digests = {name: model.name.sha256 for name, model in self._models.items()}
         bundles = self.catalog.bundles
         return json.dumps(
             {"phase": self.lifecycle.phase, "models": models, "bundles": bundles, "digests": digests}
         )
-
-    async def _follow(self, proving: asyncio.Task[Any]) -> None:
-        await proving
-        if self._watch is not None:
-            await self._watch.run()
 
     @property
     def _models(self) -> Mapping[str, LoadedModel]:
@@ -217,8 +215,16 @@ class Parts:
     def _run(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Log a failure, after which only a restart helps."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("background task failed", reason=str(error), exc_info=error)
+            self.lifecycle.fail()
+            self.health.advertise(serving=False)
 
 
 def build(

@@ -43,6 +43,7 @@ class Lifecycle:
         self.phase = Phase.STARTING
         self._reason = "it has just been started"
         self._healthy: Final = healthy
+        self._failed = False
         self.in_flight = 0
         self._idle: Final = asyncio.Event()
         self._drained_by: float | None = None
@@ -60,14 +61,18 @@ class Lifecycle:
         """Register a callback for the start of the drain, to end what would not end by itself."""
         self._when_draining.append(begin)
 
+    def fail(self) -> None:
+        """Note that a part has failed that only a restart repairs."""
+        self._failed = True
+
     def check_alive(self) -> None:
         """Check that the process works.
 
         Raises:
             RuntimeFailed: only a restart helps.
         """
-        if not self._healthy():
-            raise RuntimeFailed("the batch scheduler stopped; restart the process")
+        if self._failed or not self._healthy():
+            raise RuntimeFailed("the batch scheduler or another background task stopped; restart the process")
 
     def check_ready(self) -> None:
         """Check readiness.

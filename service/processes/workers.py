@@ -118,6 +118,8 @@ class Workers:
     async def _start_others(self) -> None:
         """Announce the first worker, then start the others and keep them alive."""
         status: dict[str, Any] = json.loads(await await_reply(self._socket(0), "ready"))
+        if status["phase"] == Phase.STARTING:
+            raise FrontEndFailed("the service did not start; its log has the reason")
         if status["phase"] != Phase.READY:
             return  # it is draining
         if not self._changes.serving.digests:  # else the watched folder has changed them already
