@@ -128,7 +128,12 @@ class EventsHttp:
                 if not self._may_stay(listener.caller):
                     self._end(listener)
             for tenant in {listener.caller.tenant for listener in self.listeners}:
-                await self._tell(tenant)
+                try:
+                    await self._tell(tenant)
+                except ServiceError:
+                    pass  # the next poll starts at the same time
+                except Exception as error:  # without polls, open streams would be silent for ever
+                    self._desk.log.exception("events not sent", reason=str(error))
         self._seen.clear()
 
     def _may_stay(self, caller: Grant) -> bool:
@@ -137,10 +142,7 @@ class EventsHttp:
 
     async def _tell(self, tenant: str) -> None:
         seen, now = self._seen[tenant], time()
-        try:
-            rows = await self._changed(tenant, seen.since)
-        except ServiceError:
-            return  # the next poll starts at the same time
+        rows = await self._changed(tenant, seen.since)
         seen.since = now - OVERLAP_SECONDS
         told, seen.told = seen.told, {(row["model"], row["unit"]): row["predicted_at"] for row in rows}
         news = [row for row in rows if told.get((row["model"], row["unit"])) != row["predicted_at"]]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from service.core.lifecycle import Phase
 from service.edge.access import NOBODY
@@ -163,14 +164,22 @@ async def test_a_service_that_shuts_down_ends_every_stream(told, desk):
     await ended(stream)
 
 
-async def test_a_store_that_fails_for_a_moment_ends_no_stream(told, store):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(StoreUnavailable("the database is away"), set()), (RuntimeError("a bug"), {"events not sent"})],
+)
+async def test_a_store_that_fails_for_a_moment_ends_no_stream_and_an_unexpected_error_is_logged(
+    told, store, error, said
+):
     stream = await listen(told)
-    store.error = StoreUnavailable("the database is away")
+    store.error = error
     store.predict("17")
-    await until(lambda: store.failures > 1)
+    with capture_logs() as logged:
+        await until(lambda: store.failures > 1 or told._polling.done())
     store.error = None
 
     assert await units_of(stream) == ["17"]
+    assert {event["event"] for event in logged} == said
 
 
 async def test_without_a_store_there_is_no_stream(told, store):
