@@ -247,7 +247,7 @@ def build(
         FrontEndFailed: the board that workers share is full.
     """
     spec = worker or WorkerSpec()
-    loaded = load_bundles(settings) if runtimes is None else []
+    loaded = load_bundles(settings, [*spec.serving.bundles.values()]) if runtimes is None else []
     board = Board(spec.board, worker=spec.index, workers=spec.count)
     metrics = Metrics(CollectorRegistry(auto_describe=True), [], board)  # names that collide are refused
     joints = Joints(

@@ -142,7 +142,8 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     bundle: Annotated[
-        list[str] | None, typer.Option(help="Name of a shipped bundle, or a folder; repeatable.")
+        list[str] | None,
+        typer.Option(help="Name of a shipped bundle, or a folder; repeatable, or separated by commas."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of HTTP and gRPC.", min=0, max=65535)] = None,
@@ -157,10 +158,10 @@ def serve(
 ) -> None:
     """Serve bundles by HTTP and gRPC."""
     from service.processes.front_end import run  # noqa: PLC0415 only this command needs it
-    from service.settings import Settings  # noqa: PLC0415 few commands need them, and they load for 0.05 s
+    from service.settings import Settings, parts  # noqa: PLC0415 few commands need them, and they load for 0.05 s
 
     given = {
-        "bundles": tuple(bundle) if bundle else None,
+        "bundles": parts(",".join(bundle or ())) or None,  # workers read it from the variable
         "host": host,
         "port": port,
         "provider": provider,

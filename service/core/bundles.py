@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from structlog.typing import FilteringBoundLogger
@@ -15,13 +15,13 @@ from service.core.runtime import OnnxRuntime
 from service.settings import Settings, unknown_variables
 
 
-def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
-    """Load and check every bundle that the settings name, on the provider that they name.
+def load_bundles(settings: Settings, paths: Sequence[str] = ()) -> list[tuple[BundleFolder, OnnxRuntime]]:
+    """Load and check the bundles at these paths, else those of the settings, on the settings' provider.
 
     Raises:
         InvalidBundle: there is none, one cannot be trusted, or two have one name.
     """
-    folders = [find_bundle(name) for name in settings.bundle_names()]
+    folders = [find_bundle(name) for name in paths or settings.bundle_names()]
     if not folders:
         raise InvalidBundle("no bundle to serve: none is shipped with this copy; name one in RUL_BUNDLES")
     loaded: dict[str, tuple[BundleFolder, OnnxRuntime]] = {}

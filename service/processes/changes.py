@@ -20,7 +20,6 @@ from service.core.changes import Change, Changed
 from service.errors import InvalidCandidate, ModelConflict, NotReady, ServiceError
 from service.processes.control import Commands, Control, send
 from service.processes.copies import Copies
-from service.settings import Settings
 
 if TYPE_CHECKING:  # it loads ONNX Runtime, which the supervisor does not need
     from service.models import Catalog
@@ -49,11 +48,6 @@ class Changes:
         self._starting = 0
         self.workers: Final[set[int]] = set()
         self.serving = Changed()
-
-    def applied_to(self, settings: Settings) -> Settings:
-        """Return the settings of a worker that starts now."""
-        bundles = tuple(self.serving.bundles.values())
-        return settings.model_copy(update={"bundles": bundles}) if bundles else settings
 
     @asynccontextmanager
     async def none_while_starting(self) -> AsyncGenerator[None]:

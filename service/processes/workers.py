@@ -161,7 +161,7 @@ class Workers:
     async def _start(self, worker: int) -> EnvoyServer:
         from service.processes.envoy_server import EnvoyServer  # noqa: PLC0415 not on every platform
 
-        settings, socket = self._changes.applied_to(self._settings), self._socket(worker)
+        settings, socket = self._settings, self._socket(worker)
         admin = socket.with_suffix(".admin")
         spec = WorkerSpec(
             index=worker,

@@ -1,12 +1,14 @@
-"""A service whose start or background work fails says so, and asks for a restart."""
+"""The service from its settings: its bundles, and a start or a task that fails."""
 
 import asyncio
+import shutil
 from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
 from service.assembly import build
+from service.core.changes import Changed
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed, RuntimeFailed
 from service.processes.control import WorkerSpec
@@ -25,6 +27,16 @@ async def parts(short_path):
     made = build(Settings.model_construct(store=False), worker=spec, runtimes=[FakeRuntime()])
     yield made
     await made.stop()
+
+
+async def test_a_worker_serves_the_bundles_of_its_description_whatever_their_paths(tiny_bundle, tmp_path):
+    folder = str(shutil.copytree(tiny_bundle.path, tmp_path / "a,b"))
+    spec = WorkerSpec(serving=Changed(bundles={"tiny": folder}))
+
+    made = build(Settings.model_construct(store=False, bundles=("fd001",)), worker=spec)
+    await made.stop()
+
+    assert made.catalog.bundles == {"tiny": folder}
 
 
 def failing(*_, **__):

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
+from export.bundle import InvalidBundle
+from service import cli
 from service.assembly import STORE_SECONDS
 from service.choices import FrontEnd
 from service.errors import FrontEndFailed
@@ -185,6 +187,11 @@ async def test_a_worker_that_does_not_drain_in_time_gets_no_more_time(short_path
 
     assert not stuck.is_awaited
     assert [event["event"] for event in logged] == ["drain failed"]
+
+
+def test_a_comma_separates_bundles_in_the_option_as_in_its_variable():
+    with pytest.raises(InvalidBundle, match="no bundle 'none':"):
+        cli.serve(bundle=["fd001,none"])
 
 
 def test_interrupts_are_blocked_only_while_the_front_end_starts():
