@@ -27,7 +27,14 @@ from service.core.queries import ModelName
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
 from service.edge.admission import Admission
-from service.errors import FrontEndFailed, InvalidCandidate, ModelConflict, ServiceError, UnknownModel
+from service.errors import (
+    FrontEndFailed,
+    InvalidCandidate,
+    ModelConflict,
+    NotReady,
+    ServiceError,
+    UnknownModel,
+)
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.metrics.models import ModelMetrics
@@ -184,6 +191,7 @@ class Catalog:
         self._returning: Final[set[asyncio.Task[None]]] = set()
         self.everywhere: Callable[[Change], Awaitable[Changed]] = self.change
         self._prepared: _Prepared | None = None
+        self._aborts = 0
         self._changing: Final = asyncio.Lock()
 
     async def change(self, change: Change) -> Changed:
@@ -217,13 +225,14 @@ class Catalog:
 
         Raises:
             UnknownModel, ModelConflict, InvalidCandidate: it is refused.
+            NotReady: it was aborted meanwhile.
         """
         async with self._changing:
             return await self._prepare(change)
 
     async def _prepare(self, change: Change) -> Changed:
         self.abort()
-        models = self._predictor.models
+        aborts, models = self._aborts, self._predictor.models
         if change.action is not Action.LOAD:
             self._predictor.model(change.model)
         candidates = dict(self._candidates)
@@ -256,6 +265,8 @@ class Catalog:
                 candidates[name] = Candidate(again, of)
             else:
                 bundles[name], digests[name] = path, of.sha256
+        if self._aborts > aborts:  # the supervisor waits no longer, and other workers may have refused
+            raise NotReady("the change was aborted before this worker was ready for it; try again")
         self._prepared = _Prepared(change, name, runtime, Changed(of, bundles, digests, candidates))
         return self._prepared.changed
 
@@ -332,5 +343,6 @@ class Catalog:
         logs.logger().warning("canary returned", model=name, version=version, reason=reason)
 
     def abort(self) -> None:
-        """Discard the prepared change."""
+        """Discard the prepared change, or the one that is being prepared."""
         self._prepared = None
+        self._aborts += 1

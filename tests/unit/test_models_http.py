@@ -20,7 +20,7 @@ from service import logs
 from service.choices import ProviderChoice
 from service.core import watch as watch_module
 from service.core.candidates import Shadow
-from service.core.changes import Changed
+from service.core.changes import Action, Change, Changed
 from service.core.runtime import OnnxRuntime
 from service.core.watch import Watch
 from service.errors import InvalidCandidate, NotReady
@@ -278,6 +278,18 @@ async def test_a_change_goes_on_where_its_caller_leaves(service, newer):
     asking.cancel()
 
     await until(lambda: service.parts.desk.predictor.models["fd001"].name.version == "2")
+
+
+async def test_a_candidate_that_is_ready_after_the_abort_is_not_kept(service, newer):
+    catalog = service.parts.catalog
+    preparing = asyncio.create_task(catalog.prepare(Change(Action.SWAP, "fd001", str(newer.path))))
+    await until(catalog._changing.locked)
+    catalog.abort()
+
+    with pytest.raises(NotReady, match="aborted"):
+        await preparing
+
+    assert catalog.commit() == Changed()
 
 
 @pytest.mark.parametrize(
