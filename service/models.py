@@ -338,7 +338,8 @@ class Catalog:
             except ServiceError as error:  # other workers may still use the canary
                 logs.logger().error("canary not returned yet", model=name, reason=reason, error=str(error))
                 await asyncio.sleep(RETURN_AGAIN_SECONDS)
-        self._joints.metrics.models[name].canary_returned()
+        if (counted := self._joints.metrics.models.get(name)) is not None:  # else unloaded meanwhile
+            counted.canary_returned()
         version = "" if changed.model is None else changed.model.version
         logs.logger().warning("canary returned", model=name, version=version, reason=reason)
 

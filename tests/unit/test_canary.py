@@ -336,6 +336,25 @@ async def test_a_canary_is_given_back_as_soon_as_the_workers_take_changes_again(
     assert (line["model"], line["error"]) == ("fd001", "worker 1 did not answer within 120 s")
 
 
+async def test_a_canary_that_is_given_back_as_its_model_is_unloaded_is_logged(service, newer, monkeypatch):
+    await begun(service, newer, **WIDE)
+    await service.change("POST", "", "fd002")
+    catalog = service.parts.catalog
+
+    async def everywhere(change):
+        changed = await catalog.change(change)
+        await service.change("DELETE", "/fd001")
+        return changed
+
+    monkeypatch.setattr(catalog, "everywhere", everywhere)
+
+    with capture_logs() as said:
+        catalog._give_back(service.parts.desk.predictor.models["fd001"].candidate.change, "a bound is passed")
+        await asyncio.gather(*catalog._returning)
+
+    assert [line["reason"] for line in said if line["event"] == "canary returned"] == ["a bound is passed"]
+
+
 async def test_the_open_protocol_names_the_canary_unless_it_asks_for_a_version(service, newer):
     old = await service.version()
     await begun(service, newer, **WIDE)
