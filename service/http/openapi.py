@@ -37,6 +37,9 @@ PAGE: Final = """<!doctype html>
 </body>
 </html>
 """
+STARTS: Final = "start.js"
+ASSETS: Final = ("swagger-ui.css", "swagger-ui-bundle.js", STARTS)
+"""The files of the page; all but `STARTS` are Swagger UI's."""
 START: Final = """SwaggerUIBundle({
   url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: true
 });

@@ -19,9 +19,10 @@ MEDIA_TYPES: Final = {
     ".svg": b"image/svg+xml",
     ".LICENSE": b"text/plain; charset=utf-8",
 }
+Headers = tuple[tuple[bytes, bytes], ...]
 
 
-def security_headers(*, styles: str) -> tuple[tuple[bytes, bytes], ...]:
+def security_headers(*, styles: str) -> Headers:
     """Allow scripts and data of this service only, styles from these sources, and no frame."""
     policy = (
         f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' data:; "
@@ -37,16 +38,14 @@ def security_headers(*, styles: str) -> tuple[tuple[bytes, bytes], ...]:
 def endpoints() -> list[Endpoint]:
     """List the endpoints. They need no key, because the files hold no data."""
     paths = [path for path in FOLDER.rglob("*") if path.suffix in MEDIA_TYPES]
-    files = {path.relative_to(FOLDER).as_posix(): _file(path) for path in paths}
+    headers = security_headers(styles="'self'")  # no inline style either
+    files = {path.relative_to(FOLDER).as_posix(): kept(path, path.read_bytes(), headers) for path in paths}
 
     async def send(call: Call) -> Reply:
         reply = files.get(call.path.get("name", INDEX))
         if reply is None:
             raise unknown_route(call)
-        _, etag = reply.headers[0]
-        if etag in call.headers.get(b"if-none-match", b""):  # in a list, or after W/, which proxies add
-            return Reply(b"", 304, b"", reply.headers)
-        return reply
+        return unless_kept(call, reply)
 
     return [
         Endpoint("GET", "/", Route.PAGE, send, KeyScope.OPEN),
@@ -54,11 +53,16 @@ def endpoints() -> list[Endpoint]:
     ]
 
 
-def _file(path: Path) -> Reply:
-    content = path.read_bytes()
-    headers = (
-        (b"etag", b'"%s"' % sha256(content).hexdigest()[:32].encode()),
-        (b"cache-control", b"no-cache"),  # browsers must revalidate their copy
-        *security_headers(styles="'self'"),  # no inline style either
-    )
-    return Reply(content, media_type=MEDIA_TYPES[path.suffix], headers=headers)
+def kept(path: Path, content: bytes, headers: Headers) -> Reply:
+    """Make the reply with a file, which browsers keep."""
+    etag = b'"%s"' % sha256(content).hexdigest()[:32].encode()
+    revalidated = ((b"etag", etag), (b"cache-control", b"no-cache"))  # browsers must revalidate their copy
+    return Reply(content, media_type=MEDIA_TYPES[path.suffix], headers=(*revalidated, *headers))
+
+
+def unless_kept(call: Call, reply: Reply) -> Reply:
+    """Return the reply, or 304 if the caller's copy of its file is the same."""
+    _, etag = reply.headers[0]
+    if etag in call.headers.get(b"if-none-match", b""):  # in a list, or after W/, which proxies add
+        return Reply(b"", 304, b"", reply.headers)
+    return reply

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -26,7 +25,6 @@ from service.labels import Route
 PREDICT_PATH: Final = Route.PREDICT.value
 Schema = Callable[[], dict[str, Any]]
 """Describes the API to clients of BentoML, at /schema.json."""
-MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
 
 
 class LiveBody(msgspec.Struct, frozen=True):
@@ -57,18 +55,20 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 def pages(schema: Schema) -> list[Endpoint]:
     """List the endpoints for health, metrics and documents."""
-    assets = {path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES}
+    folder = openapi.assets()
 
     async def for_bentoml(_call: Call) -> Reply:
         return json_reply(await asyncio.to_thread(schema))  # loads BentoML
 
     async def asset(call: Call) -> Reply:
-        name = call.path["name"]
-        path = assets.get(name)
-        if path is None and name != "start.js":
+        if call.path["name"] not in openapi.ASSETS:
             raise unknown_route(call)
-        content = openapi.START.encode() if path is None else path.read_bytes()
-        return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
+        return page.unless_kept(call, file(call.path["name"]))
+
+    @cache
+    def file(name: str) -> Reply:
+        content = openapi.START.encode() if name == openapi.STARTS else (folder / name).read_bytes()
+        return page.kept(folder / name, content, openapi.SECURITY)
 
     ready = Operation("getReadiness", "Readiness: every golden window agrees", ReadyBody, (500, 503))
     # 503: from Envoy, if a worker's heartbeat stops.

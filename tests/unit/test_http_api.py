@@ -240,13 +240,15 @@ def test_the_decoders_path_becomes_a_json_pointer(message, pointer, detail):
 @pytest.mark.parametrize(
     "form", ["{}", "W/{}", '"another", {}'], ids=["as it was sent", "weakened by a proxy", "a list"]
 )
-async def test_a_copy_of_a_page_that_is_still_right_is_not_sent_again(service, form):
-    first = await service.http.request("GET", "/page/app.js")
+@pytest.mark.parametrize("path", ["/page/app.js", "/docs/assets/swagger-ui-bundle.js"])
+async def test_a_copy_of_a_file_that_is_still_right_is_not_sent_again(service, path, form):
+    first = await service.http.request("GET", path)
     headers = {"if-none-match": form.format(first.headers["etag"])}
 
-    again = await service.http.request("GET", "/page/app.js", headers=headers)
+    again = await service.http.request("GET", path, headers=headers)
     other = await service.http.request("GET", "/page/api.js", headers=headers)
 
+    assert first.headers["cache-control"] == "no-cache"
     assert (again.status_code, again.content) == (304, b"")
     assert "content-length" not in again.headers  # RFC 9110, 8.6: only that of the page is allowed
     assert other.status_code == 200
