@@ -71,8 +71,9 @@ def test_rul_predict_shows_a_certificate_by_http_and_grpc(scheme, secure, folder
     rul("simulate", *UNITS, folder / "units.csv", "--bundle", tiny_bundle.path)
     options = documented(f"{scheme}://localhost:3000 --model", secure).split()[1:]
     given = [str(folder / word) if word.endswith((".pem", ".key", ".csv")) else word for word in options]
+    given[given.index("fd001")] = "tiny"
 
-    done = rul(*["tiny" if word == "fd001" else word for word in given], "--format", "csv")
+    done = rul(*given, "--format", "csv")
     bare = rul(*given[: given.index("--cert")], "--format", "csv")
 
     assert done.exit_code == 0, done.output
@@ -95,7 +96,7 @@ def test_the_other_commands_show_a_certificate_too(command, shown, secure, folde
     quick = ["--callers", "1", "--windows", "1", "--seconds", "0.2"] if command == "rul bench" else []
 
     done = rul(*given, *quick)
-    bare = rul(*given[: given.index("--ca")], *quick)
+    bare = rul(*given[: given.index("--cert")], *quick)
 
     assert done.exit_code == 0, done.output
     assert all(re.search(pattern, done.stdout) for pattern in shown)

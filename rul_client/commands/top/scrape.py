@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
@@ -135,7 +136,7 @@ class Scraper:
         try:
             response = await self._client.get(path)
             return msgspec.json.decode(response.content, type=dict[str, Any])
-        except (httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (httpx.HTTPError, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return {}
 
     async def _units(self) -> list[dict[str, Any]] | None:
