@@ -271,9 +271,10 @@ async def ask_grpc(
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    """Run the event loop until a condition holds that no event signals."""
-    while not happened():  # noqa: ASYNC110 there is no event to wait for
-        await asyncio.sleep(0)
+    """Run the event loop until a condition holds that no event signals, but not without end."""
+    async with asyncio.timeout(OPEN_SECONDS):
+        while not happened():  # noqa: ASYNC110 there is no event to wait for
+            await asyncio.sleep(0)
 
 
 def _unpadded(text: str) -> bytes:

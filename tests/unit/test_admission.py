@@ -127,11 +127,12 @@ async def test_requests_that_wait_work_in_their_order(lane):
     first, second = await queued(lane), await queued(lane)
 
     leave(lane)
-    await first
+    await asyncio.sleep(0)
 
-    assert not second.done()
+    assert [first.done(), second.done()] == [True, False]
     leave(lane)
-    await second
+    await asyncio.sleep(0)
+    assert second.done()
     assert lane.in_work == 100
 
 
