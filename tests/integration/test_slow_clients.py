@@ -60,7 +60,10 @@ def test_a_body_that_does_not_arrive_gets_408(server, part):
 
 
 def test_a_message_that_does_not_come_ends_its_call(server):
-    assert call(server, ("x-api-key", KEY)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    error = call(server, ("x-api-key", KEY))
+
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert error.details() == "expected the whole body within 0.5 s"  # not by the deadline of the caller
 
 
 def test_a_call_without_a_key_is_refused_before_its_message(server):
