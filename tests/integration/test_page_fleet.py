@@ -139,10 +139,16 @@ def test_a_state_filters_the_list_and_leaves_again(opened):
 @desktop
 def test_another_horizon_shows_other_probabilities(opened):
     page = shown(opened)
+
+    def total():
+        return sum(map(int, re.findall(r"(\d+)%", " ".join(page.locator(".rows .fails").all_inner_texts()))))
+
+    before = total()
     page.locator(".horizons button").nth(1).click()
 
     expect(page.locator(".horizons button").nth(1)).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".heads .fails")).to_have_text("Fails in 15")
+    assert total() > before > 0
 
 
 @desktop

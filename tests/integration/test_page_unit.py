@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import ne
 
 import pytest
 from playwright.sync_api import expect
@@ -99,11 +100,14 @@ def test_the_arrow_keys_move_through_the_heatmap(opened):
 @desktop
 def test_the_cycle_slider_moves_the_cursor_of_every_chart(opened):
     page = show(opened, "worn")
+    places = "all => all.map((line) => line.style.transform)"
+    before = page.locator(".u-cursor-x").evaluate_all(places)
     page.get_by_role("slider", name="Cycle").focus()
     page.keyboard.press("ArrowLeft")
 
     slider = page.get_by_role("slider", name="Cycle")
     expect(slider).to_have_attribute("aria-valuetext", re.compile("Cycle 181"))
+    assert all(map(ne, before, page.locator(".u-cursor-x").evaluate_all(places)))
     texts = page.locator("figure:has(.plot) .readout").all_inner_texts()
     assert sum(bool(text) for text in texts) >= 6  # RUL was not predicted at this cycle
 
@@ -112,6 +116,8 @@ def test_the_cycle_slider_moves_the_cursor_of_every_chart(opened):
 def test_a_drag_zooms_every_chart_and_a_double_click_shows_the_whole_life(opened):
     page = show(opened, "worn")
     whole = page.get_by_role("button", name="Whole life")
+    pictures = "all => all.map((canvas) => canvas.toDataURL())"
+    before = page.locator(".life canvas").evaluate_all(pictures)
     box = page.locator(".u-over").first.bounding_box()
     page.mouse.move(box["x"] + 60, box["y"] + 40)
     page.mouse.down()
@@ -119,6 +125,9 @@ def test_a_drag_zooms_every_chart_and_a_double_click_shows_the_whole_life(opened
     page.mouse.up()
 
     expect(whole).to_have_attribute("aria-pressed", "false")
+    zoomed = page.locator(".life canvas").evaluate_all(pictures)
+    assert len(zoomed) >= 8
+    assert all(map(ne, before, zoomed))
     page.locator(".u-over").nth(1).dblclick()
     expect(whole).to_have_attribute("aria-pressed", "true")
 
@@ -312,6 +321,7 @@ def test_a_unit_whose_last_readings_have_no_answer_says_since_which_cycle(opened
 
 @desktop
 def test_a_unit_whose_last_reading_is_answered_says_nothing_of_the_kind(opened):
+    opened.set_service_clock(ahead_seconds=60)
     opened.go("#/?q=worn")
     expect(opened.page.locator(".rows [role=row]")).to_have_count(1)
     expect(opened.page.locator(".stale")).to_have_count(0)
