@@ -54,6 +54,22 @@ def rul(*arguments: object) -> str:
     return done.stdout
 
 
+def connection_of(cluster: Any) -> int:
+    """Connect to a cluster, and return the number that it gives to this connection."""
+    import ray
+
+    with connected(cluster.address, threads=1, start=int):
+        return int.from_bytes(bytes.fromhex(ray.get_runtime_context().get_job_id()), "little")
+
+
+def rul_on(cluster: Any, *arguments: object) -> str:
+    """Run a command that connects to the cluster."""
+    before = connection_of(cluster)
+    said = rul(*arguments, "--ray", cluster.address)
+    assert connection_of(cluster) == before + 2
+    return said
+
+
 def test_a_cluster_gives_results_in_order_and_errors_as_they_are_raised(cluster):
     results: list[Fleet] = []
 
@@ -75,7 +91,7 @@ def without_times(table: str) -> list[str]:
 def test_rul_experiment_prints_the_same_table_from_a_cluster(cluster, data):
     command = ("experiment", "--row", "flagship", *SMALL, "--set", "noise=0.1,0.3", "--search", 2, *data)
 
-    here, there = (rul(*command, *ray) for ray in ((), ("--ray", cluster.address)))
+    here, there = rul(*command), rul_on(cluster, *command)
 
     assert len(here.splitlines()) == 3
     assert without_times(there) == without_times(here)
@@ -85,8 +101,8 @@ def test_rul_experiment_prints_the_same_table_from_a_cluster(cluster, data):
 def test_rul_train_leaves_the_same_network_from_a_cluster(cluster, data, tmp_path):
     command = ("train", "--name", "pumps", "--steps", 12, *SMALL, *data)
 
-    for folder, ray in (("here", ()), ("there", ("--ray", cluster.address))):
-        rul(*command, "--output", tmp_path / folder, *ray)
+    rul(*command, "--output", tmp_path / "here")
+    rul_on(cluster, *command, "--output", tmp_path / "there")
 
     here, there = (Checkpoint.load(tmp_path / folder) for folder in ("here", "there"))
     assert there.digest() == here.digest()
@@ -126,7 +142,7 @@ def here(readings, tiny_bundle, tmp_path_factory) -> Path:
 def test_rul_score_writes_the_same_files_from_a_cluster(cluster, here, readings, tiny_bundle, tmp_path):
     there = tmp_path / "there"
 
-    rul(*scoring_of(readings, tiny_bundle.path, there), "--ray", cluster.address)
+    rul_on(cluster, *scoring_of(readings, tiny_bundle.path, there))
 
     assert scoring.tree(there) == scoring.tree(here)
 
