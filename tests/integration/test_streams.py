@@ -16,6 +16,7 @@ from tests.asking import Stream
 from tests.examples import examples
 from tests.golden.comparison import differences
 from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, STOP_SECONDS, metric, running
+from tests.tiny_bundle import COLUMNS, FLEET
 from tests.waiting import wait_until
 
 CLOSER = 1e-5
@@ -33,11 +34,10 @@ def lives(draw, columns: int):
     return readings, draw(st.integers(0, cycles - 1)), draw(st.none() | st.integers(0, 300))
 
 
-@given(data=st.data())
+@given(life=lives(len(COLUMNS)))
 @examples(8)
-def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings(data, stub, golden):
-    _, context, columns = golden.readings.shape
-    readings, before, first = data.draw(lives(columns))
+def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings(life, stub):
+    readings, before, first = life
     history = pb.Readings(values=readings[:before].ravel().tolist()) if before else None
     known = {} if first is None else {"first_cycle": first}
     try:
@@ -51,7 +51,7 @@ def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings
         last = {} if first is None else {"last_cycle": first + end - 1}
         window = pb.Window(
             unit="7",
-            readings=pb.Readings(values=readings[max(0, end - context) : end].ravel().tolist()),
+            readings=pb.Readings(values=readings[max(0, end - FLEET.context) : end].ravel().tolist()),
             **last,
         )
         request = pb.PredictRequest(windows=[window], explain=pb.EXPLAIN_FULL, partial=True)
