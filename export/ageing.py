@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from export.bundle import Manifest
 from export.drift_reference import BELIEVED, RARE, VALUE_BINS, DriftReference, floored
+from export.regime_readings import regimes_of, setting_deviations
 from model.reference import Regime
 
 _Array = NDArray[np.float64]
@@ -96,12 +97,10 @@ def drift_reference(manifest: Manifest) -> DriftReference:
 def _settings(manifest: Manifest) -> tuple[_Integers, _Array, _Array, _Array]:
     """Columns [S], centres [R, S], scale [S] and reach [R, S] of the settings in each operating regime."""
     columns = np.array(manifest.schema_of_columns.indices("setting"), dtype=np.int64)
-    share = np.array([regime.share for regime in manifest.regimes])[:, None]
-    centre = np.array([regime.centre for regime in manifest.regimes]).reshape(len(share), len(columns))
-    within = np.array([regime.standard_deviation for regime in manifest.regimes])[:, columns]
-    middle = (share * centre).sum(axis=0) / share.sum()
-    scale = np.sqrt((share * (within**2 + (centre - middle) ** 2)).sum(axis=0) / share.sum())
-    return columns, centre, scale, np.maximum(FAR_DEVIATIONS * within, FAR_SCALE * scale)
+    regimes = regimes_of(manifest)
+    centre, scale = regimes.centre.astype(np.float64), regimes.scale.astype(np.float64)
+    reach = np.maximum(FAR_DEVIATIONS * setting_deviations(manifest), FAR_SCALE * scale)
+    return columns, centre, scale, reach
 
 
 def rounded(shares: Sequence[_Array]) -> NDArray[np.float32]:

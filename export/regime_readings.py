@@ -41,16 +41,26 @@ def regimes_of(manifest: Manifest) -> Regimes:
     """Rebuild the regimes of the graph from the manifest.
 
     The manifest lacks the scale of the settings: their variance over all readings is the variance
-    within the regimes plus that of the regimes' means, each weighted by its share.
+    within the regimes plus that of the regimes' centres, each weighted by its share.
+    """
+    within = setting_deviations(manifest)
+    share = np.array([regime.share for regime in manifest.regimes])[:, None]
+    centre = np.array([regime.centre for regime in manifest.regimes]).reshape(within.shape)
+    middle = (share * centre).sum(axis=0) / share.sum()
+    spread = np.sqrt((share * (within**2 + (centre - middle) ** 2)).sum(axis=0) / share.sum())
+    return Regimes(centre, np.where(spread > 0, spread, 1.0))
+
+
+def setting_deviations(manifest: Manifest) -> FloatArray:
+    """Return the standard deviation of each setting within each regime, [R, S].
+
+    It is 0 where a setting is constant in its regime, and 1 if it is constant in all training readings.
     """
     settings = list(manifest.schema_of_columns.indices("setting"))
-    share = np.array([regime.share for regime in manifest.regimes])[:, None]
-    mean = np.array([regime.mean for regime in manifest.regimes])[:, settings]
+    edges = np.array([regime.histogram_edges for regime in manifest.regimes])[:, settings]
     deviation = np.array([regime.standard_deviation for regime in manifest.regimes])[:, settings]
-    middle = (share * mean).sum(axis=0)
-    spread = np.sqrt((share * (deviation**2 + (mean - middle) ** 2)).sum(axis=0))
-    centre = np.array([regime.centre for regime in manifest.regimes]).reshape(len(share), len(settings))
-    return Regimes(centre, np.where(spread > 0, spread, 1.0))
+    constant = np.array([regime.constant() for regime in manifest.regimes])[:, settings]
+    return np.where(constant & (edges != edges[0, :, :1]).any(axis=(0, 2)), 0.0, deviation)
 
 
 class Range(NamedTuple):

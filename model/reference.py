@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
 from model.domain import (
     LARGEST_CYCLE,
+    BoolArray,
     FloatArray,
     IntArray,
     InvalidData,
@@ -34,6 +35,8 @@ RUL_GRID: Final = (0, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 100, 125, 150, 1
 """Dense near failure, where readings change fast. Longer lives continue in steps of a quarter."""
 UNITS: Final = 6
 """Number of units whose own profiles are kept."""
+
+FLOAT32_STEP: Final = float(np.finfo(np.float32).eps)
 
 UNKNOWN: Final = -1
 """Regime of a reading without known settings, if there are several regimes; no regime counts it."""
@@ -81,6 +84,13 @@ class Regime(Frozen):
     mean: list[float]
     standard_deviation: list[float]
     histogram_edges: list[list[float]] = Field(description="[F][9]")
+
+    def constant(self) -> BoolArray:
+        """Tell which columns have one value in this regime, [F]; their `standard_deviation` is no spread."""
+        edges, deviation = np.array(self.histogram_edges), np.array(self.standard_deviation)
+        # Deciles do not see a tenth of the readings at either end; `_moments` tells constant columns apart.
+        stored = (deviation >= 1.0) & (deviation <= 1.0 + FLOAT32_STEP * np.abs(self.mean))
+        return stored & (edges[:, 0] == edges[:, -1])
 
 
 class UnitProfile(Frozen):
@@ -187,7 +197,7 @@ def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array,
         mean[r, seen] = np.nanmean(rows[:, seen], axis=0)
         deviation[r, seen] = np.nanstd(rows[:, seen], axis=0)
     # Readings are float32: a deviation below one of its steps is rounding.
-    step = float(np.finfo(np.float32).eps) * np.abs(mean)
+    step = FLOAT32_STEP * np.abs(mean)
     return mean, np.where(deviation > step, deviation, np.maximum(step * (deviation > 0), 1.0))
 
 

@@ -4,24 +4,29 @@ import base64
 import io
 
 import numpy as np
+import onnx
 import pytest
 
 from export.attention import asked, bundle_sensitivity, report_heads
 from export.card import model_card
 from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.evaluation_windows import spread_windows
+from export.handover import shortened
+from export.onnx_runtime import ort
 from export.regime_readings import Typical, regimes_of
 from export.session import open_bundle
+from export.to_onnx import to_onnx
 from model.calibration import length_bands, read_windows
 from model.checkpoint import Checkpoint
 from model.crossfit import Fold, attention_worth
 from model.dataset import split_fold
 from model.domain import Trajectory
 from model.faithfulness import faithfulness_figures, measure_faithfulness
-from model.reference import fit_reference
+from model.networks import build_network, network_config
+from model.reference import Regime, fit_reference
 from model.regimes import find_regimes
 from model.sensitivity import sensitivity_figures
-from tests.tiny_bundle import CONFIG, FLEET, FOLDS, pumps
+from tests.tiny_bundle import CONFIG, FLEET, FOLDS, SMALL, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,6 +42,38 @@ def test_the_regimes_in_a_manifest_are_those_that_training_found(tiny_bundle):
     np.testing.assert_allclose(found.scale, trained.scale, rtol=0.05)
     np.testing.assert_array_equal(found.of(settings), trained.of(settings))
     assert len(fit_reference(units, FLEET.schema).regimes) == len(found)
+
+
+def test_the_regimes_in_a_manifest_are_those_of_the_graph_where_a_setting_is_a_code(tiny_bundle, tmp_path):
+    rng, units = np.random.default_rng(3), pumps(units=12, seed=2)
+    for unit in units:
+        unit.readings[:, 0], unit.readings[:, 1] = (
+            rng.integers(2, size=len(unit)),
+            rng.uniform(0, 1000, len(unit)),
+        )
+        unit.readings[:, 2:] += unit.readings[:, :2] @ np.float32([[3.0], [1 / 300]])
+    reference = fit_reference(units, FLEET.schema)
+    config = network_config(
+        FLEET, network="amnl", regimes=len(reference.regimes), units=len(units), options=SMALL["amnl"]
+    )
+    net = build_network(config)
+    net.standardise.fit(reference)
+    to_onnx(net, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx")
+    (nearest,) = [node.output[0] for node in graph.graph.node if node.op_type == "ArgMin"]
+    graph.graph.output.append(onnx.ValueInfoProto(name=nearest))
+    session = ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    readings = np.concatenate([unit.readings for unit in units])[:, None]
+    ones = np.ones(len(readings))
+    feed = {"readings": readings, "lengths": ones.astype(np.int64), "last_cycle": ones.astype(np.float32)}
+    regimes = [Regime(**shortened(regime.model_dump())) for regime in reference.regimes]
+    manifest = open_bundle(tiny_bundle)[1].model_copy(update={"regimes": regimes})
+
+    found = regimes_of(manifest).of_readings(readings, [0, 1])
+
+    (used,) = session.run([nearest], feed)
+    assert len(set(used.ravel())) == len(regimes) > 2
+    np.testing.assert_array_equal(found, used)
 
 
 def test_windows_are_spread_over_each_life_and_its_end_is_among_them(tiny_bundle):

@@ -291,6 +291,26 @@ def test_a_reading_counts_in_the_nearest_regime_that_its_settings_tell(first, se
     assert (counts["unseen"], counts["windows"]) == (unseen, 1)
 
 
+@pytest.mark.parametrize(("code", "unseen"), [(0.0, 0), (1.0, 0), (5.0, 1)])
+def test_a_new_value_of_a_setting_that_is_constant_in_each_regime_is_in_no_regime(code, unseen):
+    manifest = in_two_regimes()
+    regimes = [
+        regime.model_copy(
+            update={
+                "standard_deviation": [1.0, 1000.0, 20.0],
+                "histogram_edges": [[regime.centre[0]] * 9, *regime.histogram_edges[1:]],
+                "mean": [regime.centre[0], *regime.mean[1:]],
+            }
+        )
+        for regime in manifest.regimes
+    ]
+    manifest = manifest.model_copy(update={"regimes": regimes})
+
+    counts = totals(batch([[code, 0.0, 50.0]], manifest=manifest), reference=drift_reference(manifest))
+
+    assert counts["unseen"] == unseen
+
+
 def test_the_limit_follows_from_the_windows_of_a_unit_in_a_regime_and_the_number_of_indices():
     manifest = in_two_regimes()
     reference = drift_reference(manifest)
