@@ -1,7 +1,8 @@
 """Operating regimes: clusters of settings; readings of healthy units differ between them.
 
-Each split of the settings is the one that explains the sensors best; splitting ends if the best split
-explains too little. Noisy settings (C-MAPSS FD001) give one regime, six flight conditions (FD002) six.
+Each split of the settings is the one that explains the sensors best; both sides have readings of several
+units. Splitting ends if the best split explains too little. Noisy settings (C-MAPSS FD001) give one regime,
+six flight conditions (FD002) six.
 The result is deterministic. This module must not know scaling, networks or files.
 """
 
@@ -24,6 +25,8 @@ LEAST_GAIN: Final = 0.1
 """Minimum share of the remaining variance that a split explains, mean over sensors."""
 LEAST_SHARE: Final = 0.01
 """Minimum share of the readings in a regime."""
+LEAST_UNITS: Final = 5
+"""Minimum number of units on each side of a split, or half of a small fleet: means of fewer are their own."""
 MOST_MOVES: Final = 50
 """Maximum iterations of the centres; well separated settings need two or three."""
 MOST_READINGS: Final = 60_000
@@ -68,14 +71,15 @@ def find_regimes(trajectories: Sequence[Trajectory], schema: Schema) -> Regimes:
     """
     where, sensors_at = schema.indices("setting"), schema.indices("sensor")
     everything = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float64)
-    drawn = np.random.default_rng(0).permutation(len(everything))[:MOST_READINGS]
-    thinned = everything[np.sort(drawn)]
+    drawn = np.sort(np.random.default_rng(0).permutation(len(everything))[:MOST_READINGS])
+    thinned = everything[drawn]
+    unit = np.repeat(np.arange(len(trajectories)), [len(trajectory) for trajectory in trajectories])[drawn]
     settings = thinned[:, where]
     complete = ~np.isnan(settings).any(axis=1)
     if not where or not sensors_at or not complete.any():
         return Regimes(mean_of_known(everything[:, where])[None], np.ones(len(where)))
     settings, sensors = settings[complete], _unit_variance(thinned[complete][:, sensors_at])
-    cells = _grow(settings, sensors)
+    cells = _grow(settings, sensors, unit[complete])
     centre = np.unique(np.stack([settings[cell].mean(axis=0) for cell in cells]), axis=0)
     deviation = settings.std(axis=0)
     scale = np.where(deviation > 1e-6 * np.abs(settings).max(axis=0), deviation, 1.0)
@@ -89,14 +93,17 @@ class _Split(NamedTuple):
     threshold: float
 
 
-def _grow(settings: _Array, sensors: _Array) -> list[IntArray]:
+def _grow(settings: _Array, sensors: _Array, unit: IntArray) -> list[IntArray]:
     """Split cells of rows repeatedly, by the setting and threshold that explain most."""
     cells: list[IntArray] = [np.arange(len(settings))]
-    least = max(1, int(np.ceil(LEAST_SHARE * len(settings))))
+    least = (
+        max(1, int(np.ceil(LEAST_SHARE * len(settings)))),
+        min(LEAST_UNITS, (len(np.unique(unit)) + 1) // 2),
+    )
     while len(cells) < MOST_REGIMES:
         left_over = np.sum([_squares(sensors[cell]) for cell in cells], axis=0)
         best = max(
-            _best_split(settings[cell, s], sensors[cell], left_over, cell=i, which=s, least=least)
+            _best_split(settings[cell, s], sensors[cell], unit[cell], left_over, cell=i, which=s, least=least)
             for i, cell in enumerate(cells)
             for s in range(settings.shape[1])
         )
@@ -109,9 +116,18 @@ def _grow(settings: _Array, sensors: _Array) -> list[IntArray]:
 
 
 def _best_split(
-    setting: _Array, sensors: _Array, left_over: _Array, *, cell: int, which: int, least: int
+    setting: _Array,
+    sensors: _Array,
+    unit: IntArray,
+    left_over: _Array,
+    *,
+    cell: int,
+    which: int,
+    least: tuple[int, int],
 ) -> _Split:
     """Find the best threshold of one setting in one cell; gain is a mean over sensors.
+
+    Each side has `least` readings and units or more.
 
     Computed for all cuts at once: if the sensors of the cell are centred and the first n of N rows sum
     to s, the cut after row n explains s^2 N / (n (N - n)) of the squares.
@@ -121,12 +137,21 @@ def _best_split(
     sums = (sensors[order] - sensors.mean(axis=0)).cumsum(axis=0)[:-1]  # [N - 1, G]
     n, rows = np.arange(1, len(values)), len(values)
     explained = sums**2 * (rows / (n * (rows - n)))[:, None] / np.where(left_over > 0, left_over, np.inf)
-    legal = (values[1:] > values[:-1]) & (n >= least) & (rows - n >= least)
+    below, above = _units(unit[order])[:-1], _units(unit[order[::-1]])[-2::-1]
+    legal = (values[1:] > values[:-1]) & (np.minimum(n, rows - n) >= least[0])
+    legal &= np.minimum(below, above) >= least[1]
     if not legal.any():
         return _Split(0.0, cell, which, 0.0)
     gain = np.where(legal, explained.mean(axis=1), 0.0)
     at = int(gain.argmax())
     return _Split(float(gain[at]), cell, which, float(values[at] + values[at + 1]) / 2)
+
+
+def _units(unit: IntArray) -> IntArray:
+    """Count the units up to each row, [n] -> [n]."""
+    new = np.zeros(len(unit), dtype=np.int64)
+    new[np.unique(unit, return_index=True)[1]] = 1
+    return new.cumsum()
 
 
 def _squares(sensors: _Array) -> _Array:

@@ -86,6 +86,31 @@ def test_a_setting_that_moves_sensors_smoothly_is_cut_into_few_regimes():
     assert np.bincount(regimes.of(readings[:, :2])).min() > 0
 
 
+@pytest.mark.parametrize(
+    ("protocols", "sizes"),
+    [
+        (range(16), [8, 8]),  # each unit's own
+        ([0.0] * 8 + [1.0] * 8, [8, 8]),
+        ([0.0] * 12 + [1.0] * 4, [16]),
+        ([0.0] * 3 + [1.0] * 3, [3, 3]),  # half of a small fleet
+        ([0.0] * 4 + [1.0] * 2, [6]),
+    ],
+)
+def test_a_regime_has_readings_of_several_units(protocols, sizes):
+    rng, made = np.random.default_rng(0), []
+    for unit, protocol in enumerate(protocols):
+        level = 600 + np.array([20.0, -20.0]) * protocol
+        sensors = level + np.arange(150)[:, None] / 30 + rng.normal(0, 2, (150, 2))
+        settings = np.tile([protocol, 7.0], (150, 1))
+        readings = np.hstack([settings, sensors]).astype(np.float32)
+        made.append(Trajectory(str(unit), np.arange(150), readings, failed=True))
+
+    regimes = find_regimes(made, FLIGHT)
+
+    found = regimes.of(np.array([[protocol, 7.0] for protocol in protocols]))
+    assert np.bincount(found).tolist() == sizes
+
+
 def test_a_fleet_without_settings_has_one_regime():
     schema = Schema(FLIGHT.columns[2:])
     unit = Trajectory("1", np.arange(3), np.ones((3, 2), dtype=np.float32), failed=True)
