@@ -19,6 +19,7 @@ from model.calibration import last_cycles
 from model.domain import FloatArray, Trajectory, mean_of_known
 from model.gaps import MOST_LOST, gaps
 from model.layers import Standardise
+from model.reference import second_differences
 
 if TYPE_CHECKING:
     from model.training import TrainConfig
@@ -44,18 +45,11 @@ class ColumnScales:
 def measure_columns(trajectories: Sequence[Trajectory], standardise: Standardise) -> ColumnScales:
     """Measure the scales over units that ran to failure.
 
-    Second differences remove a linear trend; single jumps hardly count. They are of three cycles in a row
-    or, in a column that never has three readings in a row, of its next readings. A unit keeps the level that
-    its first and its last cycles share; it does not keep a level that wear or a failure bound sets.
+    Single jumps hardly count as noise. A unit keeps the level that its first and its last cycles share; it
+    does not keep a level that wear or a failure bound sets.
     """
     lives = [_scaled(trajectory, standardise) for trajectory in trajectories]
-    bends = np.abs(np.concatenate([np.diff(z, n=2, axis=0) for z in lives]))
-    mean = mean_of_known(bends)
-    for f in np.flatnonzero(np.isnan(bends).all(axis=0)):
-        known = [z[~np.isnan(z[:, f]), f] for z in lives]
-        apart = np.concatenate([np.diff(column, n=2) for column in known])
-        mean[f] = np.abs(apart).mean() if len(apart) else 0.0
-    noise = mean * NORMAL / math.sqrt(6.0)  # weights 1, -2 and 1
+    noise = mean_of_known(np.abs(second_differences(lives))) * NORMAL / math.sqrt(6.0)
     long = [z for z in lives if len(z) >= 2 * ENDS]
     if len(long) < 2:
         return ColumnScales(noise, np.zeros_like(noise))

@@ -308,12 +308,21 @@ def _stays(regime: IntArray) -> NDArray[np.bool_]:
 
 
 def _noise(parts: Sequence[_Array]) -> _Array:
-    """Estimate the standard deviation of the noise from cycle to cycle, [F].
-
-    Second differences remove any linear trend; their weights 1, -2 and 1 give six times the variance
-    of the noise.
-    """
-    bends = np.concatenate([np.diff(part, n=2, axis=0) for part in parts])
+    """Estimate the standard deviation of the noise from cycle to cycle, [F]."""
+    bends = second_differences(parts)
     there = ~np.isnan(bends)
     squares = np.where(there, bends, 0.0) ** 2
     return np.sqrt(squares.sum(axis=0) / np.maximum(there.sum(axis=0), 1) / 6.0)
+
+
+def second_differences(lives: Sequence[FloatArray]) -> FloatArray:
+    """Return the second differences of lives [N, F], which have no linear trend, [n, F]; NaN if unknown.
+
+    Their weights 1, -2 and 1 give six times the variance of the noise. They are of three cycles in a row
+    or, in a column that never has three readings in a row, of its next readings.
+    """
+    bends = np.concatenate([np.diff(life, n=2, axis=0) for life in lives])
+    for f in np.flatnonzero(np.isnan(bends).all(axis=0)):
+        apart = np.concatenate([np.diff(life[~np.isnan(life[:, f]), f], n=2) for life in lives])
+        bends[: len(apart), f] = apart
+    return bends

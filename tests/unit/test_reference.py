@@ -153,6 +153,16 @@ def test_missing_readings_are_counted_and_otherwise_left_out():
     assert np.isfinite(np.array(reference.degradation.z)).all()
 
 
+def test_the_noise_of_a_column_that_is_read_every_second_cycle_is_that_of_its_readings():
+    holed = [replace(unit, readings=unit.readings.copy()) for unit in UNITS]
+    for unit in holed:
+        unit.readings[1::2, 1] = np.nan
+
+    full, reference = (fit_reference(units, PUMP_SCHEMA) for units in (UNITS, holed))
+
+    assert reference.degradation.noise == pytest.approx(full.degradation.noise, rel=0.15)
+
+
 @pytest.mark.parametrize("level", [518.67, 1e8])
 def test_a_column_that_does_not_move_keeps_z_scores_finite(level):
     still = [
