@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from export.bundle import Manifest
-from model.dataset import answerable, join_windows, windows_ending_at
+from model.dataset import answerable, join_windows, make_windows, windows_ending_at
 from model.domain import NOVELTY_LIMIT, InvalidData, Trajectory, WindowSet
 from model.fleet import Fleet, fleet_named
 from model.prognostics import Life
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 ALIVE_SHARE: Final = 0.1
 """A unit whose interval starts above this share of the cap has not failed."""
+OF_LIVES: Final = ("rul", "rul_interval", "failure_probability")
+"""Outputs that a life keeps."""
+CHECKED_AT_ONCE: Final = 100
+"""Windows of a life that are cut together to count what they miss."""
 
 
 def matching_fleet(manifest: Manifest, name_or_path: str) -> Fleet:
@@ -74,13 +78,16 @@ def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajector
     """
     lives: list[Life] = []
     for unit in units:
-        windows = life_windows(unit, manifest)
-        windows = windows.take(np.flatnonzero(answerable(windows, manifest.max_missing_fraction)))
-        if len(windows):
-            answers = session.answer_all(windows)
+        # Cut when they are asked for: all windows of a long life together may be gigabytes.
+        windows = make_windows([unit], length=manifest.context)
+        known = [answerable(part, manifest.max_missing_fraction) for part in windows.batches(CHECKED_AT_ONCE)]
+        which = np.flatnonzero(np.concatenate(known))
+        if len(which):
+            answers = session.answer_some(windows, which, OF_LIVES)
+            truth = windows.rul[which] if unit.failed else np.full(len(which), np.nan, np.float32)
             lower, upper = answers["rul_interval"].T
             failure = answers["failure_probability"]
-            life = Life(unit.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
+            life = Life(unit.unit, windows.last_cycle[which], truth, answers["rul"], lower, upper, failure)
             lives.append(life)
     if not lives:
         raise nothing_to_answer(manifest)

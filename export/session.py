@@ -6,6 +6,7 @@ or torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from export.golden import Golden
 from export.onnx_runtime import ort, session_options
 from export.outputs import MAP
 from export.seal import Contents, read_bundle, read_file
+from model.dataset import AnyWindows
 from model.domain import FloatArray, IntArray, WindowSet
 
 AT_ONCE: Final = 64
@@ -75,10 +77,18 @@ class Session:
 
     def answer_all(self, windows: WindowSet) -> dict[str, FloatArray]:
         """Run any number of windows in batches."""
-        parts = [
-            self.answer(part.readings, part.lengths, part.last_cycle) for part in windows.batches(AT_ONCE)
-        ]
-        return {name: np.concatenate([part[name] for part in parts]) for name in self.outputs}
+        return self.answer_some(windows, np.arange(len(windows)), self.outputs)
+
+    def answer_some(
+        self, windows: AnyWindows, which: IntArray, names: Sequence[str]
+    ) -> dict[str, FloatArray]:
+        """Run the windows of these indices in batches, and keep these outputs."""
+        parts: list[dict[str, FloatArray]] = []
+        for start in range(0, len(which), AT_ONCE):
+            part = windows.take(which[start : start + AT_ONCE])
+            answers = self.answer(part.readings, part.lengths, part.last_cycle)
+            parts.append({name: answers[name] for name in names})
+        return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def open_bundle(folder: BundleFolder) -> tuple[Session, Manifest]:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tracemalloc
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -19,7 +20,7 @@ from export.evaluation_windows import answer_lives, life_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
 from model.dataset import answerable, truncated_windows
-from model.domain import InvalidData
+from model.domain import InvalidData, Trajectory
 from model.evaluation import Figure
 from model.fleet import FailureRule, fleet_toml
 from model.outputs import CannotWrite
@@ -303,6 +304,20 @@ def test_a_life_is_answered_at_every_cycle_as_a_window_alone_would_be(opened, un
     assert len(life.rul) == len(unit)
     assert life.truth[0] == len(unit) - 1
     assert life.rul[-1] == pytest.approx(float(alone["rul"][0]), abs=1e-4)
+
+
+def test_a_long_life_needs_less_memory_than_its_windows(opened, unit):
+    cycles = 5000
+    long = Trajectory(unit.unit, np.arange(1, cycles + 1), np.resize(unit.readings, (cycles, 6)), failed=True)
+    windows = cycles * opened[1].context * long.readings[0].nbytes
+
+    tracemalloc.start()
+    [life] = answer_lives(*opened, [long])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(life.rul) == cycles
+    assert peak < windows
 
 
 def test_a_life_that_has_not_ended_has_no_truth(opened, unit):
