@@ -238,11 +238,8 @@ def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:
         units = _named(bound.begins_beyond)
         yield Finding("warning", f"[failure] {shown}: {units} beyond it at the first reading")
     if bound.goes_on >= 1:
-        yield Finding(
-            "note",
-            f"[failure] {shown}: failed units have their first value beyond it {bound.goes_on:g} cycles "
-            "before their last (median)",
-        )
+        text = f"failed units have their first value beyond it {bound.goes_on:g} cycles before their last"
+        yield Finding("note", f"[failure] {shown}: {text} (median)")
 
 
 def _of_early_ends(facts: Inspection) -> Iterator[Finding]:
@@ -312,9 +309,8 @@ def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator
         yield Finding("error", f"{table} {name}: expected readings, got none in any unit; remove the column")
         return
     if column.repeats == "RUL":
-        yield Finding(
-            "warning", f"{table} {name} counts the cycles to failure: the answer; remove the column"
-        )
+        text = f"{table} {name} counts the cycles to failure: the answer; remove the column"
+        yield Finding("warning", text)
     elif column.repeats == "cycle":
         yield Finding("note", f"{table} {name} repeats the cycle number, which the model reads in any case")
     if column.commonest >= NEARLY_CONSTANT:
@@ -326,8 +322,12 @@ def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator
         text = f"float32 rounds it by up to {percent(min(column.rounded, 1.0))} of its range: subtract "
         yield Finding("warning", f"{table} {name}: {text}{column.median:g}, in requests too")
     if column.missing > 0:
-        level = "warning" if column.missing > fleet.max_missing_fraction else "note"
-        yield Finding(level, f"{table} {name}: {percent(column.missing)} of the readings are missing")
+        text = f"{table} {name}: {percent(column.missing)} of the readings are missing"
+        if unset := facts.unset.get(name, 0):
+            text += f"; {_count(unset, 'cycle')} with sensor readings lack it, so their regime is a guess: "
+            text += "fill it forward, in requests too"
+        level = "warning" if unset or column.missing > fleet.max_missing_fraction else "note"
+        yield Finding(level, text)
     if column.outliers:
         what = f"{_count(column.outliers, 'outlier')} far from {column.low:g} .. {column.high:g}"
         code = "" if column.code is None else f", most are {column.code:g}: a code for missing?"

@@ -16,6 +16,7 @@ from model.dataset import ReadingsByCycle
 from model.domain import BoolArray, FloatArray, IntArray, Role, Trajectory, cycles_left, longest_gap
 from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
 from model.readers import Rows
+from model.regimes import cycles_without_settings
 
 QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 1.0)
 JUST_MISSED: Final = 0.05
@@ -101,6 +102,7 @@ class Inspection:
     anew: float  # Share of the readings after a unit's first at which windows begin anew
     window: int  # Cycles of the longest window before a failure that the service would answer
     columns: tuple[ColumnFacts, ...]  # In schema order
+    unset: dict[str, int]  # Cycles with sensor readings that lack each setting; empty if there is one regime
     ended: tuple[str, ...]  # Failed units
     read: tuple[tuple[str, ...], ...]  # Failed units with a reading of each column, in schema order
     bound: BoundFacts | None  # None: every unit ran to failure
@@ -143,6 +145,7 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
             column_facts(c.name, c.role, readings, locate=kept.cycle_of, rounded=rounded, repeats=repeats)
             for c, readings, rounded, repeats in each_column
         ),
+        unset=cycles_without_settings(trajectories, fleet.schema),
         ended=tuple(each.unit for each in failed),
         read=tuple(
             tuple(each.unit for each in failed if not np.isnan(each.readings[:, f]).all())
@@ -206,7 +209,6 @@ def column_facts(
     if not len(known):
         return ColumnFacts(name, role, np.nan, np.nan, np.nan, missing, 0.0, 0, 0.0, "", None, 0.0, None)
     low, median, high = (float(value) for value in np.quantile(known, (0.01, 0.5, 0.99)))
-    counts = np.unique(known, return_counts=True)[1]
     width = high - low
     beyond = np.flatnonzero((readings < low - width) | (readings > high + width)) if width > 0 else []
     far = [int(row) for row in beyond if np.isfinite(readings[row])]
@@ -217,7 +219,7 @@ def column_facts(
         median=median,
         high=high,
         missing=missing,
-        commonest=float(counts.max() / len(known)),
+        commonest=float(np.unique(known, return_counts=True)[1].max() / len(known)),
         outliers=len(far),
         farthest=max((abs(float(readings[row]) - median) / width for row in far), default=0.0),
         outlier=locate(far[0]) if far else "",
@@ -335,8 +337,6 @@ def _tidy(value: float, step: float) -> float:
 
 def _nearby(short: FloatArray, *, step: float) -> float | None:
     """Find by how much a bound must move for a tenth more units to reach it; None: too far."""
-    if step == 0.0:
-        return None
     gained = [int(((short > 0) & (short <= k * step * (1 + 1e-9))).sum()) for k in range(1, 10)]
     worth = max(2, 0.1 * len(short))
     found = [k for k, gain in enumerate(gained, start=1) if gain >= worth and gain >= 0.9 * gained[-1]]

@@ -86,6 +86,17 @@ def find_regimes(trajectories: Sequence[Trajectory], schema: Schema) -> Regimes:
     return _settled(Regimes(centre, scale), settings)
 
 
+def cycles_without_settings(trajectories: Sequence[Trajectory], schema: Schema) -> dict[str, int]:
+    """Count the cycles with sensor readings that lack each setting; empty if there is one regime.
+
+    Their regime is the nearest by the other settings or, without any, the first.
+    """
+    missing = np.isnan(np.concatenate([trajectory.readings for trajectory in trajectories]))
+    read = ~missing[:, schema.indices("sensor")].all(axis=1)
+    counts = {schema.names[s]: int((read & missing[:, s]).sum()) for s in schema.indices("setting")}
+    return counts if any(counts.values()) and len(find_regimes(trajectories, schema)) > 1 else {}
+
+
 class _Split(NamedTuple):
     gain: float
     cell: int

@@ -87,6 +87,22 @@ def test_good_data_has_no_finding_and_its_lives_are_counted(inspected):
     assert [column.name for column in facts.columns] == ["load", "vibration", "pressure"]
 
 
+@pytest.mark.parametrize(("loads", "level"), [((40.0, 75.0), "warning"), ((40.0,), "note")])
+def test_a_setting_that_is_missing_where_sensors_are_read_is_named_if_it_tells_regimes(
+    inspected, loads, level
+):
+    def change(unit, cycle, load, *sensors):
+        if int(cycle) in (3, 4):
+            return unit, cycle, "", *sensors
+        return (unit, cycle, load, *sensors) if cycle != "5" else (unit, cycle, "", "", "")
+
+    facts, found = inspected(loads=loads, change=each_row(change))
+
+    (text,) = [text for text in lines(found, level) if text.startswith("[[settings]] load: ")]
+    said = "48 cycles with sensor readings lack it, so their regime is a guess: fill it forward"
+    assert (said in text) == (level == "warning") == bool(facts.unset)
+
+
 def bounded(values, rule):
     """Facts of a bound for units whose readings have the numbers 1, 2, 3, .."""
     return bound_facts(values, {name: np.arange(1, len(unit) + 1) for name, unit in values.items()}, rule)
