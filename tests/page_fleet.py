@@ -18,6 +18,19 @@ EARLIER: Final = (12, 8, 4, 0)
 """Cycles from each prediction of a unit to its last one."""
 STRANGE: Final = "pump-0003"
 """The unit with readings unlike the training data."""
+HEARD: Final = """async (name) => {
+    const { follow } = await import("/page/api.js");
+    const { signal } = new AbortController();
+    let heard;
+    await new Promise((live) => {
+        heard = new Promise((resolve) => follow({
+            signal, onState: live,
+            onEvent: (_, units) => units.some(({ unit }) => unit === name) && setTimeout(resolve),
+        }));
+    });
+    return { heard };
+}"""
+"""A promise of the next event of a unit, on a stream beside the page's own."""
 
 
 def fill(base: str, *, units: int, earlier: tuple[int, ...] = EARLIER) -> None:

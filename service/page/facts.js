@@ -47,6 +47,12 @@ function decimalsOf({ columns, regimes }) {
   return Object.fromEntries(columns.map(({ name }, i) => [name, Math.min(5, Math.max(0, Math.ceil(0.7 - Math.log10(spread(i))) || 0))]));
 }
 
+/** Format a true RUL; for a removed unit, and at the cap, it is a lower bound. */
+export function truthText({ end, model }, truth, decimals = 0) {
+  if (truth === undefined) return "–";
+  return `${end?.kind === "removed" || truth >= model.cap ? "≥ " : ""}${number(truth, decimals)}`;
+}
+
 /** Format a reading of a column. */
 export function worded(facts, name, value) {
   return number(value, facts.decimals[name]);

@@ -6,8 +6,8 @@
 
 import { colour, Stack, traces, uplot } from "./charts.js";
 import { h, put } from "./dom.js";
-import { factsOf, isFlat, readingAt, usualAt, worded } from "./facts.js";
-import { number, percent, rulWithInterval, signed } from "./format.js";
+import { factsOf, isFlat, readingAt, truthText, usualAt, worded } from "./facts.js";
+import { percent, rulWithInterval, signed } from "./format.js";
 import { Heatmap } from "./heatmap.js";
 import { readingsPanel, table } from "./readings.js";
 
@@ -84,7 +84,7 @@ function rulChart(stack, facts, state) {
   const latest = past.findLast((one) => one.rul !== undefined);
   return traces(stack, {
     title: "Remaining useful life",
-    note: `cycles, with the ${percent(prediction.interval.coverage)} interval${hasTruth ? "; dashed: truth" : ""}`,
+    note: `cycles, with the ${percent(prediction.interval.coverage)} interval${hasTruth ? `; dashed: truth${facts.end?.kind === "removed" ? " is at least this" : ""}` : ""}`,
     kind: "tall",
     height: 224,
     ticks: true,
@@ -93,7 +93,7 @@ function rulChart(stack, facts, state) {
     bands: [{ upper: 0, lower: 1, fill: "--band" }],
     range: () => [0, top],
     label: `Remaining useful life from cycle ${facts.first} to ${facts.latest}. Latest: ${rulWithInterval(latest)} cycles.${failed ? ` The unit failed at cycle ${facts.end.cycle}.` : ""}`,
-    word: (i) => (past[i].rul === undefined ? "" : `${rulWithInterval(past[i])}${past[i].truth === undefined ? "" : `, truth ${number(past[i].truth)}`}`),
+    word: (i) => (past[i].rul === undefined ? "" : `${rulWithInterval(past[i])}${past[i].truth === undefined ? "" : `, truth ${truthText(facts, past[i].truth)}`}`),
     paint: (u, ctx) => {
       paintZone(u, ctx, facts.model.health_bounds.critical_below);
       if (facts.end) paintMark(u, ctx, facts.end.cycle, facts.end.kind, "--ink");

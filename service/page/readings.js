@@ -1,7 +1,7 @@
 // A panel of the readings of one cycle, and a table of all numbers of a life.
 
 import { h, put } from "./dom.js";
-import { readingAt, usualAt, worded } from "./facts.js";
+import { readingAt, truthText, usualAt, worded } from "./facts.js";
 import { number, percent, rulWithInterval, signed } from "./format.js";
 
 /** Make the panel of one cycle; returns `{ root, show(cycle, name) }`. */
@@ -43,7 +43,7 @@ function cycleFacts(facts, cycle) {
   const past = facts.byCycle.predictions.get(cycle);
   const rows = [
     ["RUL then", past?.rul !== undefined && rulWithInterval(past)],
-    ["Truth", past?.truth !== undefined && number(past.truth)],
+    ["Truth", past?.truth !== undefined && truthText(facts, past.truth)],
     ["Contribution", facts.byCycle.contributions.has(cycle) && signed(facts.byCycle.contributions.get(cycle))],
     ["Evidence", facts.byCycle.evidence.get(cycle) != null && percent(facts.byCycle.evidence.get(cycle), 1)],
     ["Attention", facts.byCycle.attention.has(cycle) && percent(facts.byCycle.attention.get(cycle), 1)],
@@ -81,7 +81,7 @@ export function table(facts) {
     const cycles = [...new Set([...facts.byCycle.predictions.keys(), ...facts.readings.cycles])].sort((a, b) => b - a);
     const line = (cycle) => {
       const past = facts.byCycle.predictions.get(cycle) ?? {};
-      const figures = [past.rul, past.lower, past.upper, past.truth].map((value) => number(value, 1));
+      const figures = [...[past.rul, past.lower, past.upper].map((value) => number(value, 1)), truthText(facts, past.truth, 1)];
       const shares = [signed(facts.byCycle.contributions.get(cycle)), percent(facts.byCycle.evidence.get(cycle), 1), percent(facts.byCycle.attention.get(cycle), 1)];
       return h("tr", {}, h("th", { scope: "row" }, cycle), [...figures, ...shares, ...names.map((name) => worded(facts, name, readingAt(facts, name, cycle)))].map((text) => h("td", { class: "num" }, text)));
     };

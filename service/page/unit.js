@@ -107,15 +107,16 @@ class UnitView {
   }
 
   async draw() {
-    const { known, explained, manifest } = this;
+    const { known, explained, manifest, last } = this;
     const { readings } = known;
     const latest = known.predictions[0];
-    const prediction = explained.prediction ?? asPrediction(latest);
+    const prediction = explained.prediction ?? asPrediction(this.at === null ? latest : known.predictions.find((one) => one.last_cycle === this.at));
     if (!prediction) {
-      put(this.root, this.head(null), empty("No prediction yet", h("p", {}, explained.why || "Send readings of this unit to get one.")));
+      put(this.root, this.head(null, last), this.at === null
+        ? empty("No prediction yet", h("p", {}, explained.why || "Send readings of this unit to get one."))
+        : empty(`No answer at cycle ${this.at}`, explained.why && h("p", {}, explained.why), h("p", {}, this.toLatest(last))));
       return;
     }
-    const { last } = this;
     const cycle = this.at ?? (prediction.attention?.cycles.at(-1) || latest?.last_cycle || last);
     this.cycle = cycle;
     const life = { model: manifest, predictions: this.predictions, readings, prediction, at: cycle, end: known.outcome };
@@ -163,7 +164,11 @@ class UnitView {
   }
 
   past(last) {
-    return h("p", { class: "notice card" }, `The answer as it was at cycle ${this.at}. `, h("a", { href: this.address() }, `To the latest, cycle ${last}`));
+    return h("p", { class: "notice card" }, `The answer as it was at cycle ${this.at}. `, this.toLatest(last));
+  }
+
+  toLatest(last) {
+    return h("a", { href: this.address() }, `To the latest, cycle ${last}`);
   }
 
   end() {
@@ -226,7 +231,11 @@ class UnitView {
   async refresh() {
     if (this.at !== null || this.connection === "refused") return;
     const { api, signal } = this.context;
-    const news = ({ predictions, readings, outcome }) => JSON.stringify([predictions[0]?.last_cycle, readings.cycles.at(-1), outcome]);
+    // A page of one cycle has the last reading, the last prediction, or both.
+    const news = ({ predictions, readings, outcome }) => {
+      const ends = [predictions[0]?.last_cycle ?? -1, readings.cycles.at(-1) ?? -1];
+      return JSON.stringify([ends.map((end) => end === Math.max(...ends) && end), outcome]);
+    };
     try {
       const found = await api.get(this.path, { model: this.model, limit: 1 }, { signal });
       if (news(found) !== news(this.known)) this.renew("This unit has changed.");
@@ -237,7 +246,7 @@ class UnitView {
 
   /** Read and draw again; if the page is in use, ask first. */
   renew(why) {
-    if (!this.isUsed || !this.news) return void this.reload();
+    if (!this.isUsed || !this.news?.isConnected) return void this.reload();
     put(this.news, why, " ", h("button", { type: "button", onclick: () => this.reload() }, "Show it"));
     this.news.hidden = false;
   }
@@ -247,10 +256,10 @@ class UnitView {
     if (this.isLoading) return;
     this.isLoading = true;
     try {
-      Object.assign(this, await history(api, this.path, { model: this.model }, signal));
+      Object.assign(this, await history(api, this.path, { model: this.model, cycle: this.at }, signal));
       await this.draw();
     } catch (error) {
-      if (error.name !== "AbortError") put(this.root, failed(error, () => this.reload()));
+      if (error.name !== "AbortError") put(this.root, failed(error, this.context.again));
     } finally {
       this.isLoading = false;
     }

@@ -81,6 +81,19 @@ def test_an_outcome_is_reported_after_a_question_and_can_be_corrected(opened, ht
 
 
 @desktop
+def test_a_past_answer_stays_that_of_its_cycle_when_an_outcome_is_reported(opened, http):
+    lives(http, "seen-then", seed=5, share=0.9)
+    page = show(opened, "seen-then", query="?cycle=30")
+    then = page.locator(".answer-rul").inner_text()
+    page.get_by_role("button", name="Report outcome").click()
+    page.get_by_role("dialog").get_by_role("button", name="Report").click()
+
+    expect(page.get_by_text("Failed at cycle")).to_be_visible()
+    expect(page.get_by_text("The answer as it was at cycle 30.")).to_be_visible()
+    expect(page.locator(".answer-rul")).to_have_text(then)
+
+
+@desktop
 def test_a_unit_is_renamed_and_deleted_behind_a_menu(opened, http):
     lives(http, "misspelt", seed=5, share=0.4)
     page = show(opened, "misspelt")

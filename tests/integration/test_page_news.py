@@ -12,22 +12,10 @@ from playwright.sync_api import expect
 from service.edge.keys import GRANTABLE, add_key, revoke_key
 from tests.browser import desktop, each_look, expecting, screenshot_folder, visit
 from tests.integration.conftest import running
+from tests.page_fleet import HEARD
 from tests.page_unit import falls_silent, lives, read_on, refused_readings, show
 
 SECONDS = 60
-HEARD = """async (name) => {
-    const { follow } = await import("/page/api.js");
-    const { signal } = new AbortController();
-    let heard;
-    await new Promise((live) => {
-        heard = new Promise((resolve) => follow({
-            signal, onState: live,
-            onEvent: (_, units) => units.some(({ unit }) => unit === name) && setTimeout(resolve),
-        }));
-    });
-    return { heard };
-}"""
-"""A promise of the next event of a unit, on a stream beside the page's own."""
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +135,22 @@ def test_an_outcome_that_a_colleague_reports_appears_by_itself(opened, http):
 
     expect(page.get_by_text("Failed at cycle 70.")).to_be_visible()
     expect(page.get_by_role("region", name="When to act")).to_have_count(0)
+
+
+@desktop
+@expecting("422")
+def test_a_unit_whose_last_readings_have_no_answer_is_not_read_again_without_a_change(opened, http):
+    falls_silent(http, "still", seed=5, share=0.4, refused=60)
+    opened.page.clock.install()
+    page = show(opened, "still")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    for _ in range(2):
+        with page.expect_response(re.compile("limit=1$")):
+            page.clock.fast_forward(11_000)
+
+    assert [url for url in asked if "limit=1000" in url] == []
 
 
 @desktop

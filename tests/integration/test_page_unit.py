@@ -144,6 +144,33 @@ def test_an_answer_of_the_past_is_explained_from_the_readings_until_then(opened,
     expect(page.get_by_text("The answer as it was")).to_have_count(0)
 
 
+@desktop
+@expecting("422")
+def test_a_past_cycle_without_an_answer_has_not_that_of_another(opened, http):
+    last = falls_silent(http, "silent-past", seed=5, share=0.4, refused=60)
+    opened.go(f"#/unit/fd001/silent-past?cycle={last + 60}")
+
+    expect(opened.page.get_by_role("heading", name=f"No answer at cycle {last + 60}")).to_be_visible()
+    expect(opened.page.locator(".answer-rul")).to_have_count(0)
+    opened.page.get_by_role("link", name=re.compile("To the latest")).click()
+    expect(opened.page.locator(".answer-rul")).to_be_visible()
+
+
+@desktop
+def test_a_past_answer_without_stored_readings_is_the_stored_one(opened, http):
+    life = http.get("/v1/models/fd001/simulated?seed=5").json()["columns"]
+    windows = [
+        {"unit": "twice", "last_cycle": end, "columns": {name: of[:end] for name, of in life.items()}}
+        for end in (20, 120)
+    ]
+    asked = {"windows": windows, "explain": "none"}
+    early, late = http.post("/v1/predict", json=asked).raise_for_status().json()["predictions"]
+    assert round(early["rul"]) != round(late["rul"])
+    page = show(opened, "twice", query="?cycle=20")
+
+    expect(page.locator(".answer-rul")).to_contain_text(str(round(early["rul"])))
+
+
 @each_look
 def test_each_head_shows_where_it_looks(opened):
     page = show(opened, "worn")
@@ -220,6 +247,21 @@ def test_a_failed_unit_shows_the_truth_and_no_advice(opened):
     expect(page.get_by_role("region", name="When to act")).to_have_count(0)
     opened.check_accessible()
     opened.shoot("unit-failed", whole=True)
+
+
+@desktop
+def test_a_removed_unit_ran_at_least_until_its_removal(opened, http):
+    lives(http, "sold", seed=3, share=0.6)
+    http.post("/v1/units/sold/outcomes", json={"kind": "removed", "cycle": 110}).raise_for_status()
+    page = show(opened, "sold")
+
+    expect(page.locator("figure.tall .chart-note")).to_contain_text("dashed: truth is at least this")
+    panel = page.get_by_role("region", name="Readings of a cycle")
+    page.get_by_role("slider", name="Cycle").fill("100")
+    expect(panel.locator(".cycle-facts")).to_contain_text("Truth≥ 10")
+    page.get_by_text("The numbers as a table").click()
+    row = page.get_by_role("region", name="Numbers of the charts").locator("tr", has_text=re.compile("^100"))
+    expect(row).to_contain_text("≥ 10.0")
 
 
 @desktop
