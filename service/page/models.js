@@ -33,17 +33,22 @@ export async function show(root, params, context) {
   await watch(name, now, columns, model, context);
 }
 
-/** Show the live figures of a model; read them again every ten seconds. */
-async function watch(name, place, columns, model, { api, signal }) {
+/** Show the live figures of a model; read them again every ten seconds. After a swap, show the view again. */
+async function watch(name, place, columns, model, { api, signal, again }) {
+  let serving = null;
+  let said = null;
   const draw = async () => {
     try {
       const found = await api.get(`/v1/models/${encodeURIComponent(name)}/monitoring`, {}, { signal });
+      serving ??= found.model.sha256;
+      if (found.model.sha256 !== serving) return void again();
+      said = null;
       put(place, drift(found), entropy(found), coverage(found), answers(found));
       drawColumns(columns, model.manifest, found);
     } catch (error) {
-      if (error.name === "AbortError") return;
-      const note = error.status === 403 ? empty("Figures need another key", h("p", { class: "muted" }, error.detail)) : failed(error, draw);
-      put(place, note);
+      if (error.name === "AbortError" || error.message === said) return; // an alert that is drawn again is read aloud again
+      said = error.message;
+      put(place, error.status === 403 ? empty("Figures need another key", h("p", { class: "muted" }, error.detail)) : failed(error, again));
     }
   };
   await draw();

@@ -7,8 +7,10 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import desktop, each_look
-from tests.integration.conftest import running
+from tests.browser import desktop, each_look, expecting, screenshot_folder, visit
+from tests.integration.conftest import KEY, running
+from tests.key_files import key_file
+from tests.other_bundles import renamed
 from tests.page_fleet import fill, predict, window
 from tests.page_unit import lives
 from tests.tiny_bundle import pumps
@@ -143,3 +145,46 @@ def test_a_column_that_is_constant_in_training_has_no_deviation(opened):
     row = opened.page.get_by_role("row").filter(has_text="setting_3")
 
     expect(row.get_by_role("cell").nth(1)).to_have_text("0")
+
+
+@desktop
+def test_a_model_that_is_swapped_or_unloaded_is_shown_as_it_serves(browser, look, tiny_bundle, tmp_path):
+    newer = renamed(tmp_path / "fd001-v2", "fd003", name="fd001", version="2")
+    keys = str(key_file(tmp_path, KEY))
+    with (
+        running(tmp_path, f"{tiny_bundle.path},fd001", keys_file=keys) as started,
+        visit(browser, started.http, look, screenshot_folder(tmp_path), expects="40") as opened,
+    ):
+        page = opened.page
+        page.clock.install()
+        opened.go("#/models/fd001")
+        page.get_by_role("textbox", name="Key").fill(KEY)
+        page.keyboard.press("Enter")
+        expect(page.get_by_label("Card")).to_contain_text("FD001")
+        expect(page.get_by_label("Drift")).to_be_visible()
+        body = {"bundle": str(newer.path)}
+        assert started.ask("POST", "/v1/models/fd001", key=KEY, json=body).is_success
+        page.clock.fast_forward(11_000)
+        expect(page.get_by_label("Card")).to_contain_text("FD003")
+        assert started.ask("DELETE", "/v1/models/fd001", key=KEY).is_success
+        page.clock.fast_forward(11_000)
+        page.get_by_role("button", name="Try again").click()
+
+        expect(page.get_by_text("No model fd001 is loaded.")).to_be_visible()
+
+
+@desktop
+@expecting("503")
+def test_figures_that_cannot_be_read_are_said_once(opened):
+    page = opened.page
+    page.clock.install()
+    opened.go("#/models/tiny")
+    page.get_by_label("Drift").wait_for()
+    page.route("**/monitoring", lambda route: route.fulfill(status=503, json={"title": "Busy"}))
+    page.clock.fast_forward(11_000)
+    again = page.get_by_role("button", name="Try again")
+    again.focus()
+    with page.expect_response("**/monitoring"):
+        page.clock.fast_forward(11_000)
+
+    expect(again).to_be_focused()
