@@ -1,5 +1,6 @@
 // Parts that several views share: states, errors, loading, empty.
 
+import { askAgain } from "./api.js";
 import { h } from "./dom.js";
 
 export const STATES = {
@@ -31,7 +32,7 @@ export function badge(state) {
   return h("span", { class: `badge ${tone}` }, h("span", { class: "mark", "aria-hidden": "true" }, mark), label);
 }
 
-/** An error, with a button to try again. */
+/** An error, with a button to try again, which may ask for a key again. */
 export function failed(error, again) {
   return h(
     "div",
@@ -40,7 +41,7 @@ export function failed(error, again) {
     h("p", {}, error.detail || error.message),
     error.errors?.length > 0 && h("ul", { class: "problems" }, error.errors.map((e) => h("li", {}, h("code", {}, e.pointer || "/"), " ", e.detail))),
     error.requestId && h("p", { class: "muted" }, "Request ", h("code", {}, error.requestId)),
-    again && h("p", {}, h("button", { type: "button", onclick: again }, "Try again")),
+    h("p", {}, h("button", { type: "button", onclick: () => (askAgain(), again()) }, "Try again")),
   );
 }
 

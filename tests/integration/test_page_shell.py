@@ -186,6 +186,23 @@ def test_a_key_can_be_forgotten(locked, browser, look, tmp_path):
 
 
 @desktop
+def test_trying_again_asks_for_a_key_again(locked, browser, look, tmp_path):
+    with visit(browser, locked.http, look, screenshot_folder(tmp_path), expects="401") as opened:
+        page = opened.page
+        opened.go("#/try")
+        dialog = page.get_by_role("dialog", name="API key")
+        dialog.get_by_role("textbox").fill(KEY)
+        page.keyboard.press("Enter")
+        page.locator(".life").wait_for()
+        page.evaluate("import('/page/api.js').then(({ setKey }) => setKey('ended'))")
+        page.get_by_role("button", name="Take a simulated unit").click()
+        dialog.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Try again").click()
+
+        expect(dialog).to_be_visible()
+
+
+@desktop
 def test_a_service_that_ends_is_named_and_waited_for(browser, look, tiny_bundle, tmp_path):
     with visit(browser, "http://127.0.0.1", look, screenshot_folder(tmp_path), expects="ERR_") as opened:
         with running(tmp_path, str(tiny_bundle.path)) as first:
