@@ -98,8 +98,8 @@ class Fleet {
     return [page, every];
   }
 
-  /** Read the first page of the list; a larger `units` keeps the reader's place. */
-  async load(units = PAGE) {
+  /** Read the first page of the list; a larger `units` keeps the reader's place. On failure, `isKept` leaves the list as it is. */
+  async load(units = PAGE, { isKept = false } = {}) {
     const turn = (this.turn = {});
     try {
       const [page, every] = await this.begin(units);
@@ -110,7 +110,7 @@ class Fleet {
       this.takeSummary(page.summary, every?.summary);
       this.draw();
     } catch (error) {
-      if (error.name === "AbortError" || turn !== this.turn) return;
+      if (error.name === "AbortError" || turn !== this.turn || isKept) return; // the next refresh tries again
       this.isLoaded = false;
       this.parts.summary.draw(null);
       this.parts.count.textContent = "";
@@ -120,7 +120,7 @@ class Fleet {
   }
 
   reload() {
-    return this.load(Math.max(PAGE, this.units.size));
+    return this.load(Math.max(PAGE, this.units.size), { isKept: this.isLoaded });
   }
 
   async more() {
@@ -161,8 +161,7 @@ class Fleet {
     put(this.parts.model, h("option", { value: "" }, "All models"), this.models.map((name) => h("option", { value: name, selected: name === chosen }, name)));
     this.parts.model.hidden = this.models.length < 2;
     for (const model of models) {
-      const cap = model.cap ?? model.manifest?.cap;
-      if (cap) this.scale.set(model.name, cap);
+      this.scale.set(model.name, model.cap);
     }
     if (this.scale.size) this.list.redraw();
     if (this.isLoaded && !this.units.size) this.draw(); // the example names a model
@@ -177,17 +176,18 @@ class Fleet {
       const key = keyOf(unit);
       const known = this.units.get(key);
       if (!this.fits(unit)) this.units.delete(key);
-      else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...known, ...unit, changed: !known || stateOf(known) !== stateOf(unit) });
+      else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...unit, changed: !known || stateOf(known) !== stateOf(unit) });
     }
     this.draw();
   }
 
+  /** Whether a unit matches the filter, as the service decides it. */
   fits(unit) {
     const { q, state, model } = this.filter;
     if (model && unit.model !== model) return false;
     if (q && !unit.unit.toLowerCase().includes(q.toLowerCase())) return false;
-    if (state) return stateOf(unit) === state || unit.rul_state === state;
-    return !unit.outcome;
+    if (unit.outcome) return unit.outcome === state;
+    return !state || [unit.health_state, unit.rul_state].includes(state);
   }
 
   /** Read the summary and the most urgent units again; if units were added or removed, the list too. */
@@ -219,7 +219,7 @@ class Fleet {
 
   typed(text) {
     clearTimeout(this.typing);
-    this.typing = setTimeout(() => this.choose({ q: text.trim() }), 200);
+    this.typing = setTimeout(() => this.context.signal.aborted || this.choose({ q: text.trim() }), 200);
   }
 
   choose(change) {

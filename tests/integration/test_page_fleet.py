@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import desktop, each_look, every_look
+from tests.browser import desktop, each_look, every_look, expecting
 from tests.integration.conftest import running
-from tests.page_fleet import STRANGE, fill, predict, window
+from tests.page_fleet import HEARD, STRANGE, fill, predict, window
 from tests.tiny_bundle import pumps
 
 UNITS = 1400
@@ -278,6 +279,23 @@ def test_an_event_leaves_focus_and_a_click_that_has_begun(opened, client):
 
 
 @desktop
+def test_an_event_keeps_a_unit_that_fits_the_filter_by_its_health_alone(opened, client):
+    page = opened.page
+    life = pumps(units=1, seed=99)[0]
+    made = window(0, life, 4) | {"unit": "brief", "last_cycle": 40}
+    predict(client, [made])
+    opened.go("#/?q=brief&state=healthy")
+    expect(page.locator(".rows .badge")).to_contain_text("Little history")
+    expect(page.locator("#live")).to_have_text("Live")
+    heard = page.evaluate_handle(HEARD, "brief")
+    predict(client, [made | {"last_cycle": 41}])
+    page.evaluate("({ heard }) => heard", heard)
+
+    assert page.locator(".rows .cycle").all_inner_texts() == ["41"]
+    remove(client, made | {"last_cycle": 41})
+
+
+@desktop
 @pytest.mark.parametrize("width", [1024, 870])
 def test_no_column_of_the_list_is_cut_off_in_a_narrow_window(opened, width):
     opened.page.set_viewport_size({"width": width, "height": 768})
@@ -304,6 +322,35 @@ def test_a_list_that_cannot_be_read_has_no_count(opened):
     expect(page.get_by_role("alert")).to_contain_text("No connection")
     expect(page.locator(".count")).to_be_empty()
     opened.problems.clear()
+
+
+@desktop
+@expecting("503")
+def test_a_list_that_once_could_not_be_read_again_stays_and_is_read_later(opened):
+    opened.page.clock.install()
+    page = shown(opened)
+    page.route("**/v1/units?*", lambda route: route.fulfill(status=503, json={"title": "Busy"}), times=1)
+    pause = page.locator(".toolbar").get_by_role("button", name=re.compile("Pause|Resume"))
+    pause.click()
+    for then in (pause.click, lambda: page.clock.fast_forward(11_000)):
+        with page.expect_response(re.compile(r"/v1/units\?")):
+            then()
+
+    expect(rows(page).first).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@desktop
+def test_a_search_that_the_reader_leaves_changes_no_address(opened):
+    opened.page.clock.install()
+    page = shown(opened)
+    page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))
+    page.get_by_label("Search units by name").fill("pump-0042")
+    page.get_by_role("navigation").get_by_role("link", name="Models").click()
+    page.locator(".model-card").wait_for()
+    page.clock.fast_forward(1000)
+
+    assert page.evaluate("location.hash") == "#/models"
 
 
 @desktop
