@@ -86,7 +86,7 @@ function toNumber(cell, decimal) {
   return Number.isFinite(value) ? value : NaN;
 }
 
-const plain = (name) => name.toLowerCase().replace(/[^a-z0-9]/g, "").replace(/([a-z])0+(?=\d)/g, "$1");
+const plain = (name) => name.toLowerCase().replace(/[^\p{L}\p{N}]/gu, "").replace(/(\p{L})0+(?=\d)/gu, "$1");
 
 /** Guess the columns of a file that have the unit, the cycle and each column of the model. */
 export function match(header, names) {
@@ -128,7 +128,7 @@ export function units({ header, rows, decimal }, matched) {
   });
   if (matched.cycle && !numbered) notes.push(`${matched.cycle} is not a whole number in every row: cycles are counted from 1 in the order of the file.`);
   const made = new Map();
-  let [repeated, gaps] = [0, 0];
+  let [repeated, gaps, isSparse] = [0, 0, false];
   for (const [name, its] of grouped) {
     const byCycle = new Map(its.map((row, i) => [numbered ? toNumber(cell(row, matched.cycle), decimal) : i + 1, row]));
     repeated += its.length - byCycle.size;
@@ -136,6 +136,7 @@ export function units({ header, rows, decimal }, matched) {
     const span = known.at(-1) - known[0] + 1;
     const cycles = span <= 4 * known.length + 1000 ? Array.from({ length: span }, (_, i) => known[0] + i) : known;
     gaps += cycles.length - known.length;
+    isSparse ||= cycles.length < span;
     const columns = {};
     for (const [column, from] of Object.entries(matched.columns)) {
       columns[column] = cycles.map((cycle) => (from && byCycle.has(cycle) ? value(byCycle.get(cycle), from) : null));
@@ -143,6 +144,7 @@ export function units({ header, rows, decimal }, matched) {
     made.set(name, { cycles, columns });
   }
   if (repeated) notes.push(`Rows that repeat a cycle: ${repeated}. The last row of each cycle counts.`);
+  if (isSparse) notes.push("Most cycles have no row: the model reads the rows as one cycle after the other.");
   if (gaps) notes.push(`Cycles without a row: ${gaps}. Their readings are missing.`);
   for (const [name, { count, first }] of bad) notes.push(`${name}: ${count === 1 ? "one value is not a number" : `${count} values are not numbers`}, such as “${String(first).slice(0, 24)}”; read as missing.`);
   return { units: made, notes };

@@ -10,11 +10,10 @@ export function factsOf(life) {
   const { attention, explanation } = prediction;
   const predictions = new Map(life.predictions.map((one) => [one.cycle, one]));
   const seen = [...predictions.keys(), ...life.readings.cycles, ...(attention?.cycles ?? []), life.at];
-  const interval = prediction.interval;
-  const lived = Math.max(...seen) - Math.min(...seen);
-  const reach = Math.min(interval.upper, Math.max(40, 0.6 * lived));
+  const [first, latest] = [seen.reduce((a, b) => Math.min(a, b)), seen.reduce((a, b) => Math.max(a, b))]; // may be too many for arguments
+  const reach = Math.min(prediction.interval.upper, Math.max(40, 0.6 * (latest - first)));
   const fails = life.fails ?? 0;
-  const ahead = life.end ? Math.max(0, life.end.cycle - Math.max(...seen)) : reach;
+  const ahead = life.end ? Math.max(0, life.end.cycle - latest) : reach;
   const weights = (name) => new Map((attention?.cycles ?? []).map((cycle, i) => [cycle, attention[name]?.[i] ?? null]));
   const explained = explanation?.cycles ?? attention?.cycles;
   return {
@@ -28,9 +27,9 @@ export function factsOf(life) {
     explainedPlace: new Map(explained?.map((cycle, i) => [cycle, i])),
     sensors: sensorsByWeight(life),
     decimals: decimalsOf(life.model),
-    first: Math.min(...seen),
-    last: Math.max(fails, Math.ceil(Math.max(...seen) + ahead)),
-    latest: Math.max(...seen),
+    first,
+    last: Math.max(fails, Math.ceil(latest + ahead)),
+    latest,
   };
 }
 

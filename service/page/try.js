@@ -31,13 +31,20 @@ class TryView {
     Object.assign(this, { root, names, context, seed: 7, source: null });
     this.place = h("div", { class: "try-source" });
     this.result = h("div", { class: "try-result", "aria-live": "off" });
-    this.turn = 0;
     context.signal.addEventListener("abort", () => this.charts?.destroy());
   }
 
+  /** Begin what a person asks for; returns whether something else was asked for since, as a function. */
+  begin() {
+    clearTimeout(this.waiting);
+    const mine = (this.turn = {});
+    return () => mine !== this.turn;
+  }
+
   /** Use a model, and match the chosen file with it again. */
-  async choose(name) {
+  async choose(name, isOver = this.begin()) {
     const { manifest, costs } = await this.context.api.get(`/v1/models/${encodeURIComponent(name)}`, {}, { signal: this.context.signal });
+    if (isOver()) return;
     this.model = name;
     this.manifest = manifest;
     this.costs = { ratio: ratioOf(costs) };
@@ -51,7 +58,10 @@ class TryView {
   }
 
   head() {
-    const model = h("select", { id: "try-model", onchange: () => this.guarded(() => this.choose(model.value)).then(() => (model.value = this.model)) }, this.names.map((name) => h("option", { value: name, selected: name === this.model }, name)));
+    const model = h("select", { id: "try-model", onchange: () => {
+      const name = model.value;
+      this.guarded((isOver) => this.choose(name, isOver)).then(() => (model.value = this.model));
+    } }, this.names.map((name) => h("option", { value: name, selected: name === this.model }, name)));
     const file = h("input", { type: "file", class: "unseen", id: "try-file", accept: ".csv,.txt,.tsv,text/*", onchange: () => file.files.length && this.read(file.files[0]).then(() => (file.value = "")) });
     const drop = h("label", { class: "drop", for: "try-file" }, h("strong", {}, "Drop a CSV file"), h("span", { class: "muted" }, " or choose one: a row for each cycle, a column for each sensor"));
     for (const name of ["dragover", "dragleave", "drop"]) {
@@ -72,20 +82,24 @@ class TryView {
 
   async simulate() {
     const { api, signal } = this.context;
-    await this.guarded(async () => {
-      const found = await api.get(`/v1/models/${encodeURIComponent(this.model)}/simulated`, { seed: this.seed }, { signal });
+    const { seed } = this;
+    await this.guarded(async (isOver) => {
+      const found = await api.get(`/v1/models/${encodeURIComponent(this.model)}/simulated`, { seed }, { signal });
+      if (isOver()) return;
       const life = { cycles: found.cycles, columns: found.columns, fails: found.cycles.at(-1) };
-      put(this.place, h("p", { class: "notice card" }, h("strong", {}, `Simulated unit ${this.seed}`), ` lives ${found.cycles.length} cycles. The model sees its readings up to the chosen cycle.`));
-      await this.use(`simulated-${this.seed}`, life, found.cycles[Math.floor(0.72 * found.cycles.length)]);
+      put(this.place, h("p", { class: "notice card" }, h("strong", {}, `Simulated unit ${seed}`), ` lives ${found.cycles.length} cycles. The model sees its readings up to the chosen cycle.`));
+      await this.use(`simulated-${seed}`, life, found.cycles[Math.floor(0.72 * found.cycles.length)], isOver);
     });
   }
 
   async read(file) {
     this.file = null;
     put(this.place);
-    await this.guarded(async () => {
+    await this.guarded(async (isOver) => {
       if (file.size > MOST_BYTES) throw new BadFile(`The file has ${number(file.size / 1e6)} MB; this page reads up to ${MOST_BYTES / 1e6} MB. For larger files: rul predict --url ${location.origin}`);
-      this.file = { name: file.name, ...parse(decoded(await file.arrayBuffer())) };
+      const buffer = await file.arrayBuffer();
+      if (isOver()) return;
+      this.file = { name: file.name, ...parse(decoded(buffer)) };
       await this.matchFile(match(this.file.header, this.columns));
     });
   }
@@ -132,18 +146,17 @@ class TryView {
 
   useOf(found, name) {
     const life = found.get(name);
-    return this.guarded(() => this.use(name, life, life.cycles.at(-1)));
+    return this.guarded((isOver) => this.use(name, life, life.cycles.at(-1), isOver));
   }
 
   /** Answer for a unit at a cycle, and at points along its life. */
-  async use(unit, life, cycle) {
-    const mine = (this.turn += 1);
+  async use(unit, life, cycle, isOver) {
     Object.assign(this, { unit, life });
     put(this.result, loading("Asking the model"));
     const past = await this.predictions(life);
-    if (mine !== this.turn) return; // another unit was chosen
+    if (isOver()) return;
     this.past = past;
-    await this.answer(cycle);
+    await this.answer(cycle, isOver);
   }
 
   /** Read the answers along a life by one request of limited size. */
@@ -167,19 +180,18 @@ class TryView {
     return { unit: this.unit, last_cycle: end, columns: Object.fromEntries(given.filter(([, values]) => values.some((value) => value !== null))) };
   }
 
-  async answer(cycle) {
-    const mine = (this.turn += 1);
+  async answer(cycle, isOver) {
     const { api, signal } = this.context;
     const body = { model: this.model, explain: "full", store: false, windows: [this.window(cycle)] };
     const { predictions: [prediction] } = await api.post("/v1/predict", body, { signal });
-    if (mine !== this.turn) return;
+    if (isOver()) return;
     const { cycles, columns, fails } = this.life;
     const to = cycles.indexOf(cycle) + 1;
     const seen = { cycles: cycles.slice(0, to), columns: Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values.slice(0, to)])) };
     const charts = await lifeCharts({
       model: this.manifest, predictions: this.past.filter((one) => one.cycle <= cycle), readings: seen, prediction, at: cycle, end: null, fails,
     });
-    if (signal.aborted || mine !== this.turn) return charts.destroy();
+    if (signal.aborted || isOver()) return charts.destroy();
     this.charts?.destroy();
     this.charts = charts;
     const hadFocus = document.activeElement?.id === "try-cycle";
@@ -197,15 +209,14 @@ class TryView {
   cycleBar(cycle, prediction) {
     const { cycles, fails } = this.life;
     const said = h("output", { for: "try-cycle" }, `${cycle}`);
-    let waiting = null;
     const slider = h("input", {
       type: "range", id: "try-cycle", min: 0, max: cycles.length - 1, value: cycles.indexOf(cycle), "aria-valuetext": `cycle ${cycle}`,
       oninput: () => {
         const chosen = cycles[Number(slider.value)];
         put(said, chosen);
         slider.setAttribute("aria-valuetext", `cycle ${chosen}`);
-        clearTimeout(waiting);
-        waiting = setTimeout(() => this.guarded(() => this.answer(chosen)), PAUSE_MS);
+        clearTimeout(this.waiting);
+        this.waiting = setTimeout(() => this.guarded((isOver) => this.answer(chosen, isOver)), PAUSE_MS);
       },
     });
     return h("div", { class: "card try-cycle" },
@@ -226,11 +237,13 @@ class TryView {
     });
   }
 
+  /** Do what a person asks for, and show its failure, unless something else was asked for since. */
   async guarded(work) {
+    const isOver = this.begin();
     try {
-      await work();
+      await work(isOver);
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (error.name === "AbortError" || isOver()) return;
       put(this.result, error instanceof BadFile ? h("p", { class: "notice card error", role: "alert" }, error.message) : failed(error, () => this.guarded(work)));
     }
   }

@@ -14,7 +14,8 @@ from playwright.sync_api import expect
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.browser import desktop, each_look, expecting
+from tests.browser import desktop, each_look, expecting, screenshot_folder, visit
+from tests.integration.conftest import running
 
 SECONDS = 60
 
@@ -30,6 +31,18 @@ def opened(opened):
     opened.go("#/try")
     opened.page.locator(".life").wait_for()
     return opened
+
+
+@pytest.fixture
+def opened_with_two(browser, look, tmp_path):
+    """The page of a service with two models."""
+    with (
+        running(tmp_path, "fd001,fd002") as started,
+        visit(browser, started.http, look, screenshot_folder(tmp_path)) as opened,
+    ):
+        opened.go("#/try")
+        opened.page.locator(".life").wait_for()
+        yield opened
 
 
 def drop(opened, name, text, *, encoding="utf-8"):
@@ -315,6 +328,111 @@ def test_an_answer_that_did_not_come_can_be_asked_for_again(opened):
 
     expect(page.get_by_text(re.compile("true RUL 0"))).to_be_visible()
     opened.problems.clear()
+
+
+def delayed(page, pattern):
+    """Hold back the next answer to this address until the returned function is called."""
+    held = []
+    page.route(pattern, lambda route: held.append(route), times=1)  # noqa: PLW0108 Playwright counts its arguments
+
+    def release():
+        (route,) = held
+        with page.expect_response(route.request.url):
+            route.continue_()
+
+    return release
+
+
+@desktop
+def test_a_late_answer_does_not_replace_that_of_a_later_choice(opened, life):
+    page = opened.page
+    release = delayed(page, re.compile("seed=8"))
+    simulated = page.get_by_role("button", name="Take a simulated unit")
+    simulated.click()
+    drop(opened, "later.csv", csv(life, cycles=60))
+    expect(page.get_by_role("heading", name="Unit A")).to_be_visible()
+    release()
+    with page.expect_response("**/v1/predict"):
+        page.get_by_label(re.compile("Answer at cycle")).press("Home")
+
+    expect(page.get_by_text("later.csv")).to_be_visible()
+    expect(page.get_by_role("heading", name="Unit A")).to_be_visible()
+
+
+@desktop
+def test_a_simulated_unit_has_the_number_of_its_readings(opened, service):
+    page = opened.page
+    release = delayed(page, re.compile("seed=8"))
+    simulated = page.get_by_role("button", name="Take a simulated unit")
+    simulated.click()
+    simulated.click()
+    expect(page.get_by_text("Simulated unit 9")).to_be_visible()
+    release()
+    cycles = service.ask("GET", "/v1/models/fd001/simulated?seed=9").json()["cycles"]
+
+    expect(page.locator(".try-source")).to_contain_text(f"Simulated unit 9 lives {len(cycles)} cycles")
+
+
+@desktop
+def test_a_slider_that_was_moved_before_another_unit_was_taken_asks_for_nothing(opened):
+    page = opened.page
+    page.clock.install()
+    slider = page.get_by_label(re.compile("Answer at cycle"))
+    slider.press("End")
+    page.get_by_role("button", name="Take a simulated unit").click()
+    page.clock.fast_forward(1000)
+
+    expect(page.get_by_text("Simulated unit 8")).to_be_visible()
+    expect(page.get_by_role("heading", name="Unit simulated-8")).to_be_visible()
+
+
+@desktop
+def test_trying_again_reads_the_chosen_model_again(opened_with_two):
+    page = opened_with_two.page
+    page.route("**/v1/models/fd002", lambda route: route.abort(), times=1)
+    page.get_by_label("Model", exact=True).select_option("fd002")
+    page.get_by_role("button", name="Try again").click()
+
+    expect(page.get_by_label("Model", exact=True)).to_have_value("fd002")
+    opened_with_two.problems.clear()
+
+
+@desktop
+def test_a_life_may_have_more_cycles_than_a_function_takes_arguments(opened):
+    ends = """async () => {
+        const { factsOf } = await import("/page/facts.js");
+        const cycles = Array.from({ length: 200_000 }, (_, i) => i + 1);
+        const prediction = { rul: 20, interval: { lower: 10, upper: 30 } };
+        const model = { columns: [], regimes: [] };
+        const life = { model, predictions: [], readings: { cycles }, prediction, at: 200_000 };
+        const { first, latest } = factsOf(life);
+        return [first, latest];
+    }"""
+
+    assert opened.page.evaluate(ends) == [1, 200_000]
+
+
+@desktop
+def test_cycles_far_apart_are_said_to_be_read_one_after_the_other(opened, life):
+    lines = csv(life, cycles=60).splitlines()
+    apart = [re.sub(r"^A,(\d+)", lambda found: f"A,{1000 * int(found[1])}", line) for line in lines]
+    page = drop(opened, "hours.csv", "\n".join(apart))
+
+    mismatches = page.get_by_role("list", name="Mismatches")
+    expect(mismatches).to_contain_text("the model reads the rows as one cycle after the other")
+
+
+@desktop
+def test_names_in_any_script_are_matched_by_their_letters(opened):
+    words = """async ([header, names]) => {
+        const { match } = await import("/page/csv.js");
+        return match(header, names).columns;
+    }"""
+    names = ["温度", "Öldruck_2"]
+
+    matched = opened.page.evaluate(words, [["压力", "ÖLDRUCK 02", "oldruck2"], names])
+
+    assert matched == {"温度": "", "Öldruck_2": "ÖLDRUCK 02"}
 
 
 @desktop
