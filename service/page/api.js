@@ -5,6 +5,8 @@ import { setClock } from "./format.js";
 /** Timeouts in seconds: of an answer to GET, and of silence on the event stream, which has a heartbeat every 15 seconds. */
 export const limits = { answer: 30, silence: 40 };
 
+const STEADY_MS = 10_000; // a stream that lasted so long is opened again at once
+
 let key = "";
 let askForKey = null;
 let asking = null;
@@ -12,7 +14,7 @@ let declined = false;
 const keyListeners = new Set();
 
 /** A problem that the service reports (RFC 9457), or no connection to the service (status 0). */
-export class Problem extends Error {
+class Problem extends Error {
   constructor(status, title, detail, { errors = [], requestId = "", retryAfter = null } = {}) {
     super(detail || title);
     Object.assign(this, { status, title, detail, errors, requestId, retryAfter });
@@ -103,7 +105,7 @@ export const api = {
 /**
  * Follow `/v1/events` until `signal` is aborted.
  *
- * Reconnects if the stream ends or is silent for too long. Disconnects while the page is hidden, because a browser
+ * Reconnects if the stream ends or is silent for too long; at streams that do not last, later each time. Disconnects while the page is hidden, because a browser
  * opens few connections to one host. Uses fetch because EventSource cannot send a key. Calls `onEvent(name, data)`;
  * `onState("live" | "waiting" | "off")`; `onState("refused", why)` if the key may not read; `onBack()` after a
  * reconnect, because events may be missing.
@@ -122,13 +124,13 @@ export async function follow({ onEvent, onState, onBack, signal }) {
       silence = setTimeout(() => rest.abort(), 1000 * limits.silence);
     };
     heard();
+    let opened = Infinity;
     try {
       const response = await call("GET", "/v1/events", { signal: either, endless: true, headers: { accept: "text/event-stream" } });
       onState("live");
       if (hasMissed) onBack();
-      pause = 1000;
+      opened = performance.now();
       await readEvents(response.body, onEvent, heard);
-      pause = 100; // the service may end a stream; this is no failure
     } catch (error) {
       if (signal.aborted) return;
       if ([401, 403].includes(error.status)) return onState("refused", error.detail);
@@ -140,6 +142,7 @@ export async function follow({ onEvent, onState, onBack, signal }) {
     if (signal.aborted) return;
     hasMissed = true;
     onState("waiting");
+    if (document.hidden || performance.now() - opened > STEADY_MS) pause = 100;
     await new Promise((resolve) => setTimeout(resolve, pause));
     pause = Math.min(pause * 2, 30000);
   }

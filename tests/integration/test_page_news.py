@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 
 import pytest
 from playwright.sync_api import expect
@@ -93,6 +94,25 @@ def test_a_silent_event_stream_is_opened_again(opened, http):
 
     with cut_off(opened):
         opened.shoot("silent")
+
+
+@desktop
+def test_an_event_stream_that_ends_at_once_is_opened_again_later_each_time(opened):
+    page, times = opened.page, []
+
+    def end(route):
+        times.append(monotonic())
+        route.fulfill(content_type="text/event-stream", body=": open\n\n")
+
+    page.route("**/v1/events", end)
+    opened.go("#/models")
+    page.locator(".model-card").wait_for()
+    opened.go("#/")
+    for _ in range(3):
+        page.wait_for_event("requestfinished", lambda request: request.url.endswith("/v1/events"))
+
+    first, second, third = times[:3]
+    assert third - second > second - first > 0.9
 
 
 @desktop
