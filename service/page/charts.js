@@ -37,7 +37,7 @@ export class Stack {
     this.pinned = null;
     this.onCycle = onCycle;
     this.parts = [];
-    this.root = h("div", { class: "cycle-stack" });
+    this.root = h("div");
     this.resized = new ResizeObserver(() => this.resize());
     this.resized.observe(this.root);
     this.themed = () => this.redraw();

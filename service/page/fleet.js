@@ -76,7 +76,7 @@ class Fleet {
         onHorizon: (horizon) => ((this.isChosen = true), this.setHorizon(horizon), this.drawSummary()),
       }),
       tools: h("div", { class: "toolbar" }, h("div", { class: "search" }, search, h("kbd", { "aria-hidden": "true" }, "/")), model, h("span", { class: "space" }), pause),
-      body: h("section", { class: "fleet-list", "aria-label": "Units by urgency" }, loading("Loading the fleet")),
+      body: h("section", { "aria-label": "Units by urgency" }, loading("Loading the fleet")),
     };
   }
 
@@ -248,7 +248,7 @@ class Fleet {
   }
 
   shortcut(event) {
-    if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|SELECT)$/.test(event.target.tagName)) return;
     event.preventDefault();
     this.parts.search.focus();
     this.parts.search.select();

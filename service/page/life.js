@@ -54,8 +54,8 @@ function window_({ explained, last }) {
 
 function toolbar(stack, facts) {
   if (!facts.explained || facts.explained.length < 3 || facts.explained[0] === facts.first) return null;
-  const whole = h("button", { type: "button", class: "segment", onclick: () => stack.zoom(null) }, "Whole life");
-  const last = h("button", { type: "button", class: "segment", onclick: () => stack.zoom(window_(facts)) }, `Last ${facts.explained.length} cycles`);
+  const whole = h("button", { type: "button", onclick: () => stack.zoom(null) }, "Whole life");
+  const last = h("button", { type: "button", onclick: () => stack.zoom(window_(facts)) }, `Last ${facts.explained.length} cycles`);
   stack.onZoom = ([low]) => {
     whole.setAttribute("aria-pressed", String(low === stack.full[0] && stack.range[1] === stack.full[1]));
     last.setAttribute("aria-pressed", String(low === window_(facts)[0]));

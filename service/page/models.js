@@ -14,7 +14,7 @@ export async function show(root, params, context) {
   const { models } = await context.api.get("/v1/models", {}, { signal: context.signal });
   const names = models.map((model) => model.name).sort();
   const name = params.model ?? names[0];
-  const place = h("div", { class: "model-place" }, loading("Loading the model"));
+  const place = h("div", {}, loading("Loading the model"));
   put(
     root,
     h("h1", { class: "head" }, "Models"),

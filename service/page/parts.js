@@ -39,7 +39,7 @@ export function failed(error, again) {
     { class: "empty", role: "alert" },
     h("h2", {}, error.title ?? "Something went wrong"),
     h("p", {}, error.detail || error.message),
-    error.errors?.length > 0 && h("ul", { class: "problems" }, error.errors.map((e) => h("li", {}, h("code", {}, e.pointer || "/"), " ", e.detail))),
+    error.errors?.length > 0 && h("ul", {}, error.errors.map((e) => h("li", {}, h("code", {}, e.pointer || "/"), " ", e.detail))),
     error.requestId && h("p", { class: "muted" }, "Request ", h("code", {}, error.requestId)),
     h("p", {}, h("button", { type: "button", onclick: () => (askAgain(), again()) }, "Try again")),
   );

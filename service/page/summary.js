@@ -4,7 +4,7 @@ import { arrange, h, put } from "./dom.js";
 import { number } from "./format.js";
 import { STATES } from "./parts.js";
 
-const STATE_ORDER = ["critical", "degrading", "healthy", "unknown", "out_of_distribution"];
+const STATE_ORDER = ["critical", "degrading", "healthy", "unknown"];
 const ALWAYS_SHOWN = STATE_ORDER.slice(0, 3);
 const toneOf = (state) => STATES[state]?.tone ?? "neutral";
 

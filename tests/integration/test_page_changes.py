@@ -114,6 +114,16 @@ def test_a_unit_is_renamed_and_deleted_behind_a_menu(opened, http):
     assert http.get("/v1/units/well%20spelt?model=fd001").status_code == 404
 
 
+@each_look
+def test_the_dialogs_of_a_unit_with_a_long_name_have_their_buttons_in_view(opened, http):
+    name = f"{opened.look.width}-" + "x" * 200
+    lives(http, name, seed=5, share=0.2)
+    page = show(opened, name)
+    page.get_by_role("button", name="Report outcome").click()
+
+    expect(page.get_by_role("dialog").get_by_role("button", name="Report")).to_be_in_viewport(ratio=1)
+
+
 @desktop
 @expecting("409")
 def test_the_dialog_shows_a_refusal(opened, http):
@@ -168,6 +178,16 @@ def test_advice_begins_with_the_costs_that_the_service_is_given(opened, http):
     expect(act).to_contain_text("A failure costs 12")
     opened.go("#/try")
     expect(act).to_contain_text("A failure costs 12")
+
+
+@each_look
+def test_the_range_that_a_drag_chooses_is_seen_in_both_themes(http, opened):
+    page = show(opened, "worn")
+    colour = page.locator(".more").evaluate(
+        "(one) => ((one.style.background = 'var(--accent-soft)'), getComputedStyle(one).backgroundColor)"
+    )
+
+    expect(page.locator(".u-select").first).to_have_css("background-color", colour)
 
 
 def figure(page, title):

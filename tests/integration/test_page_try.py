@@ -117,6 +117,15 @@ def test_a_file_is_matched_by_name_and_its_mismatches_are_explained(opened, life
     opened.shoot("try-file", whole=True)
 
 
+@each_look
+def test_long_names_of_a_file_its_unit_and_its_columns_fit(opened, life):
+    names = [*list(life["columns"])[:-1], "y" * 200]
+    page = drop(opened, f"{'n' * 200}.csv", csv(life, cycles=60, names=names, unit="u" * 200))
+    expect(page.get_by_role("heading", name=f"Unit {'u' * 200}")).to_be_visible()
+
+    opened.check_fits()
+
+
 @desktop
 def test_a_file_of_several_units_has_one_chosen(opened, life):
     second = csv(life, cycles=150, unit="B").splitlines()[1:]
