@@ -332,8 +332,8 @@ class Fleet {
       return empty("No unit matches", h("p", { class: "muted" }, "Change the search or the filter."), h("p", {}, h("button", { type: "button", onclick: () => this.choose({ q: "", state: "", model: "" }) }, "Show all units")));
     }
     return empty(
-      "No units yet",
-      h("p", { class: "muted" }, "A unit appears here with its first reading or prediction."),
+      "No running units",
+      h("p", { class: "muted" }, "A unit appears here with its first reading or prediction. Those with an outcome: ", h("a", { href: "#/?state=failed" }, "failed"), ", ", h("a", { href: "#/?state=removed" }, "removed"), "."),
       h("pre", { class: "code", tabindex: "0", "aria-label": "Commands" }, [
         "# a simulated fleet in fast time", `rul demo --url ${location.origin}`, "", "# or your own readings, one cycle or many",
         `curl '${location.origin}/v1/units/UNIT/cycles?model=${this.models[0] ?? "MODEL"}' \\`, "  --header 'content-type: text/csv' --data-binary @readings.csv",

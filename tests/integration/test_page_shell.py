@@ -156,7 +156,7 @@ def test_with_keys_on_the_page_asks_for_one_and_keeps_it_in_memory_only(locked, 
         dialog.get_by_label("Key").fill(KEY)
         page.keyboard.press("Enter")
 
-        expect(page.get_by_text("No units yet")).to_be_visible()
+        expect(page.get_by_text("No running units")).to_be_visible()
         expect(page.get_by_label("Commands")).to_contain_text("/v1/units/UNIT/cycles?model=tiny'")
         opened.check_accessible()
         opened.shoot("no-units")
@@ -214,6 +214,23 @@ def test_a_service_that_ends_is_named_and_waited_for(browser, look, tiny_bundle,
         opened.shoot("connecting")
         with running(tmp_path, str(tiny_bundle.path), port=first.port):
             expect(opened.page.locator("#live")).to_have_text("Live")
+
+
+@desktop
+def test_a_fleet_of_which_every_unit_has_ended_leads_to_them(browser, look, tiny_bundle, tmp_path):
+    with (
+        running(tmp_path, str(tiny_bundle.path)) as started,
+        visit(browser, started.http, look, screenshot_folder(tmp_path)) as opened,
+    ):
+        fill(started.http, units=1, earlier=(0,))
+        outcome = {"kind": "failed", "cycle": 80}
+        assert started.ask("POST", "/v1/units/pump-0000/outcomes", json=outcome).is_success
+        opened.go("#/")
+        expect(opened.page.get_by_role("heading", name="No running units")).to_be_visible()
+        opened.check_accessible()
+        opened.page.get_by_role("main").get_by_role("link", name="failed").click()
+
+        expect(opened.page.get_by_role("link", name="pump-0000")).to_be_visible()
 
 
 @desktop
