@@ -97,7 +97,6 @@ async function problemOf(response) {
 
 export const api = {
   get: async (path, query, options) => (await call("GET", path, { query, ...options })).json(),
-  text: async (path, query, options) => (await call("GET", path, { query, ...options })).text(),
   post: async (path, body, options) => (await call("POST", path, { body, ...options })).json(),
   del: async (path, query, options) => (await call("DELETE", path, { query, ...options })).json(),
 };
