@@ -166,6 +166,8 @@ class Lane:
 
     def _measure(self, bytes_per_second: float) -> None:
         known = self.bytes_per_second
+        if math.isinf(known) and self._moved < self.room:
+            return  # a batch releases many places at once: the first of them would look slow
         if math.isinf(known) or math.isinf(bytes_per_second):
             self.bytes_per_second = min(known, bytes_per_second)
         else:

@@ -182,6 +182,20 @@ async def test_a_line_is_cut_where_its_speed_shows_that_it_is_too_long(lane, clo
     assert all(isinstance(task.exception(), Overloaded) for task in waiting[4:])
 
 
+@pytest.mark.parametrize("burst", [300, 1000])
+async def test_a_first_burst_that_would_be_answered_in_time_is_admitted_whole(clock, burst):
+    lane = Lane(192, LIMIT, clock)
+    lane.in_work = 192
+    waiting = [await queued(lane, size=1) for _ in range(burst - 192)]
+
+    while lane.line:
+        clock.now += 0.016
+        for _ in range(32):  # the windows of a batch leave at the same time
+            leave(lane, 1)
+
+    assert [await task for task in waiting] == [None] * len(waiting)
+
+
 @pytest.mark.parametrize("is_its_turn", [False, True])
 async def test_a_caller_that_leaves_the_line_leaves_no_trace(lane, is_its_turn):
     leaving, other = await queued(lane), await queued(lane)
