@@ -134,8 +134,9 @@ class Lane:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.in_work -= size  # admitted at the same moment
-            else:
-                self._remove(ticket)
+            elif ticket in self.line:
+                self.line.remove(ticket)
+                self._waiting -= size
             self.advance()
             raise
 
@@ -148,8 +149,8 @@ class Lane:
         """Admit requests while there is room; refuse those that have waited or would wait too long."""
         line, now = self.line, self.clock()
         while line and self.in_work < self.room:
-            ticket = line[0]
-            self._remove(ticket)
+            ticket = line.popleft()
+            self._waiting -= ticket.size
             waited = now - ticket.arrived
             if ticket.turn.done():  # its caller has just disconnected
                 continue
@@ -162,7 +163,9 @@ class Lane:
             self._measure((self._moved - ticket.before) / waited if waited > 0 else math.inf)
             ticket.turn.set_result(None)
         while line and self._waiting > self.bytes_per_second * (line[-1].seconds + line[-1].arrived - now):
-            self._refuse(line[-1])
+            ticket = line.pop()
+            self._waiting -= ticket.size
+            self._refuse(ticket)
 
     def _measure(self, bytes_per_second: float) -> None:
         known = self.bytes_per_second
@@ -173,13 +176,7 @@ class Lane:
         else:
             self.bytes_per_second = known + (bytes_per_second - known) * SMOOTHING
 
-    def _remove(self, ticket: Ticket) -> None:
-        if ticket in self.line:
-            self.line.remove(ticket)
-            self._waiting -= ticket.size
-
     def _refuse(self, ticket: Ticket) -> None:
-        self._remove(ticket)
         if not ticket.turn.done():
             ticket.turn.set_exception(self._overloaded())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+from collections import deque
 
 import numpy as np
 import pytest
@@ -31,6 +32,20 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+class Searched(deque):
+    """A line that counts how often it is searched."""
+
+    searches = 0
+
+    def __contains__(self, ticket):
+        self.searches += 1
+        return super().__contains__(ticket)
+
+    def remove(self, ticket):
+        self.searches += 1
+        super().remove(ticket)
 
 
 class Jumping(selectors.DefaultSelector):
@@ -180,6 +195,16 @@ async def test_a_line_is_cut_where_its_speed_shows_that_it_is_too_long(lane, clo
 
     assert [task.done() for task in waiting] == [True] + 3 * [False] + 12 * [True]
     assert all(isinstance(task.exception(), Overloaded) for task in waiting[4:])
+
+
+async def test_a_line_is_cut_without_a_search_for_each_of_its_requests(lane, clock):
+    lane.line = Searched()
+    _tasks = [await queued(lane, limit=limit) for limit in [0.1, *15 * [LIMIT]]]
+    clock.now = 0.25
+
+    leave(lane)
+
+    assert (len(lane.line), lane.line.searches) == (3, 0)
 
 
 @pytest.mark.parametrize("burst", [300, 1000])
