@@ -191,11 +191,11 @@ class Store(Database):
         until = LARGEST_CYCLE if before is None else before - 1
         with self.reading() as connection:
             readings = self.readings.read(connection, key, columns, most=limit + 1, until=until)
-            versions = _versions(connection, key.model)
+            versions = _versions(connection, key)
             outcome = _known_outcome(connection, key)
             # A version has one prediction per cycle: one extra row shows whether another page follows.
-            page = _newest(connection, versions, key, most=limit + 1, before=before)
-            if not (outcome or page or readings.cycles or _newest(connection, versions, key, most=1)):
+            page = _newest(connection, versions, key, most=limit + 1, until=until)
+            if not (outcome or versions or readings.cycles):
                 return None
             accuracy = {} if outcome is None else _accuracy(connection, versions, outcome)
         return History(outcome, versions, page, readings, accuracy)
@@ -275,27 +275,28 @@ def _has(connection: Connection, table: Table, key: UnitKey) -> bool:
     return connection.scalar(select(1).where(of_unit(table, key)).limit(1)) is not None
 
 
-def _versions(connection: Connection, model: str) -> dict[int, dict[str, Any]]:
-    rows = connection.execute(select(VERSIONS).where(VERSIONS.c.model == model))
+def _versions(connection: Connection, key: UnitKey) -> dict[int, dict[str, Any]]:
+    """Read the versions of the model that predicted this unit."""
+    p = PREDICTIONS.c
+    predicted = exists().where(p.version_id == VERSIONS.c.id, p.tenant == key.tenant, p.unit == key.unit)
+    rows = connection.execute(select(VERSIONS).where(VERSIONS.c.model == key.model, predicted))
     return {row.id: row._asdict() for row in rows}
 
 
 def _newest(
-    connection: Connection, versions: Iterable[int], key: UnitKey, *, most: int, before: int | None = None
+    connection: Connection, versions: Iterable[int], key: UnitKey, *, most: int, until: int
 ) -> list[dict[str, Any]]:
-    """Read at most this many predictions of each version, newest first."""
-    queries = (_of_version(version, key, most=most, before=before) for version in versions)
+    """Read at most this many predictions of each version up to a cycle, newest first."""
+    queries = (_of_version(version, key, most=most, until=until) for version in versions)
     found = [row._asdict() for query in queries for row in connection.execute(query)]
     return sorted(found, key=lambda row: (-row["last_cycle"], -row["predicted_at"]))
 
 
-def _of_version(version: int, key: UnitKey, *, most: int, before: int | None) -> Select[Any]:
+def _of_version(version: int, key: UnitKey, *, most: int, until: int) -> Select[Any]:
     """Select the newest predictions of one version; the table's unique key serves as index."""
     p = PREDICTIONS.c
-    wanted = [p.version_id == version, p.tenant == key.tenant, p.unit == key.unit]
-    if before is not None:
-        wanted.append(PREDICTIONS.c.last_cycle < before)
-    return select(PREDICTIONS).where(*wanted).order_by(PREDICTIONS.c.last_cycle.desc()).limit(most)
+    wanted = p.version_id == version, p.tenant == key.tenant, p.unit == key.unit, p.last_cycle <= until
+    return select(PREDICTIONS).where(*wanted).order_by(p.last_cycle.desc()).limit(most)
 
 
 def _accuracy(
@@ -303,7 +304,7 @@ def _accuracy(
 ) -> dict[int, Accuracy]:
     found: dict[int, Accuracy] = {}
     for number, version in versions.items():
-        until = _of_version(number, _key(outcome), most=MOST_JUDGED, before=outcome.cycle + 1)
+        until = _of_version(number, _key(outcome), most=MOST_JUDGED, until=outcome.cycle)
         rows = connection.execute(until.with_only_columns(*_JUDGED_COLUMNS)).all()
         if rows:
             found[number] = accuracy_of(judge_unit([tuple(row) for row in rows], outcome, cap=version["cap"]))
@@ -326,7 +327,7 @@ def _outcome(row: Iterable[Any]) -> Outcome:
 
 def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgement]:
     """Mark and judge the predictions that no outcome has judged yet."""
-    versions = _versions(connection, outcome.model)
+    versions = _versions(connection, _key(outcome))
     marked = connection.execute(
         update(PREDICTIONS)
         .where(

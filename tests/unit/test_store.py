@@ -529,6 +529,31 @@ def test_a_history_costs_no_more_of_a_unit_that_has_lived_ten_times_as_long(stor
     assert work(store) < 1.01 * young
 
 
+def statements(store):
+    """Count the statements for the histories of an ended and of an unknown unit."""
+    done = []
+
+    def watch(*_args):
+        done.append(1)
+
+    event.listen(store._engine, "before_cursor_execute", watch)
+    history(store)
+    store.history(UnitKey("", "fd001", "unknown"), limit=9, before=None)
+    event.remove(store._engine, "before_cursor_execute", watch)
+    return len(done)
+
+
+def test_a_history_costs_no_statement_for_versions_that_did_not_predict_its_unit(store, opened):
+    store.write([row(cycle=cycle) for cycle in (10, 20)])
+    store.take_outcome(failure(), replace=False)
+    alone = statements(store)
+
+    among = opened([replace(FD001, version=str(version)) for version in range(9)])
+    among.write([row("another", version="2")])
+
+    assert statements(among) == alone
+
+
 def test_a_model_version_that_is_exported_again_is_judged_by_its_new_cap(store, opened):
     store.write([row(cycle=10, rul=90.0)])
     opened([replace(FD001, cap=40.0)])
