@@ -103,7 +103,10 @@ async def _readyz(call: Call) -> Reply:
 
 
 async def _metrics(call: Call) -> Reply:
-    encode, content_type = choose_encoder(call.headers.get(b"accept", b"").decode("latin-1"))
+    try:
+        encode, content_type = choose_encoder(call.headers.get(b"accept", b"").decode("latin-1"))
+    except TypeError:  # a version that is no number
+        encode, content_type = choose_encoder("")
     return Reply(await call.desk.metrics.exposition(encode), media_type=content_type.encode())
 
 

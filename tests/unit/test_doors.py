@@ -325,6 +325,16 @@ async def test_an_inference_message_that_contradicts_itself_is_refused(service, 
     assert detail in answer.detail
 
 
+@pytest.mark.parametrize("form", ["text/plain", "application/openmetrics-text"])
+async def test_metrics_in_a_version_that_is_no_number_are_answered_in_the_default_form(service, form):
+    default = await service.http.get("/metrics")
+
+    answer = await service.http.get("/metrics", headers={"accept": f"{form}; version=abc"})
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == default.headers["content-type"]
+
+
 async def test_no_path_and_no_model_name_makes_a_series_of_its_own(service):
     def series(reply):
         return {line.rpartition(" ")[0] for line in reply.text.splitlines()}
