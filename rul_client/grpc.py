@@ -129,7 +129,7 @@ def _plain_value(value: Any) -> Any:  # noqa: ANN401 any value of protobuf
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {**given, "explain": f"EXPLAIN_{given['explain'].upper()}"}
+    return {**given, "explain": f"EXPLAIN_{given.get('explain', 'unspecified').upper()}"}
 
 
 def _message(window: Window) -> pb.Window:

@@ -774,6 +774,16 @@ async def test_grpc_sends_the_same_as_http():
     assert stub.metadata == [("x-api-key", "secret")]
 
 
+async def test_windows_that_are_asked_without_a_form_of_explanation_get_the_default_by_grpc():
+    stub = Stub(GRPC_REPLY)
+
+    async with stub.client() as client:
+        _, (prediction, _) = await client.ask([WINDOW])
+
+    assert prediction.rul == 38.5
+    assert stub.requests[0].explain == pb.EXPLAIN_UNSPECIFIED
+
+
 async def test_a_client_closes_its_grpc_connection():
     stub = Stub()
 
