@@ -294,7 +294,8 @@ class Limit:
             self._timer.cancel()
         is_unwatched = self._receive is not None and self._watch is None
         if self.reading_seconds is not None:
-            self._timer = loop.call_later(min(LOOK_SECONDS, self.reading_seconds), self._look)
+            after = min(LOOK_SECONDS, self.reading_seconds)
+            self._timer = loop.call_later(after, self._look, after)
         elif is_unwatched and (self.seconds is None or self.seconds > LOOK_SECONDS):
             self._timer = loop.call_later(LOOK_SECONDS, self._look)
         elif self.seconds is not None:
@@ -324,12 +325,11 @@ class Limit:
         if self._task is not None:
             self._task.cancel()
 
-    def _look(self) -> None:
+    def _look(self, after: float = LOOK_SECONDS) -> None:
         reading = self.reading_seconds
         seconds = self.seconds if reading is None else reading
         if seconds is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, seconds - LOOK_SECONDS), self._expire)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds - after), self._expire)
         self.is_late |= reading is not None
         if reading is None:
             self._ask()

@@ -96,6 +96,17 @@ async def test_once_the_body_has_come_the_time_to_the_answer_counts(seconds, slo
     assert no_cancellation_is_left()
 
 
+async def test_a_short_time_for_the_body_takes_nothing_from_the_time_to_the_answer():
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+
+    with Limit(30, reading_seconds=0.0) as limit:
+        limit.reading_seconds = None
+        await rounds()
+
+        assert limit._timer.when() >= begun + 30
+
+
 @pytest.mark.parametrize("watched", [False, True])
 async def test_a_limit_that_is_shortened_ends_the_work_earlier(watched):
     limit = Limit(30, Caller().receive if watched else None)
