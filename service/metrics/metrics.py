@@ -158,7 +158,6 @@ class Metrics(Collector):
             for t, r in routes
             for code in codes(t)
         }
-        self._codes = is_usual.keys()
         counter, histogram = self.shared.counter, self.shared.histogram
         text = "Requests by HTTP status or gRPC code."
         self._requests = counter("rul_requests_total", text, protocol=(), route=(), code=())
@@ -230,8 +229,6 @@ class Metrics(Collector):
         ended = self.ended.copy()
         self.ended.clear()  # before counting, so that a failure is not repeated
         for (transport, route, code), seconds in ended.items():
-            is_ours = (transport.value, route.value, code) in self._codes
-            counted = code if is_ours else failure_code(transport)
-            self._requests.labels(transport.value, route.value, counted).inc(len(seconds))
+            self._requests.labels(transport.value, route.value, code).inc(len(seconds))
             if route is not Route.GRPC_STREAM:
                 self._duration.labels(transport.value, route.value).observe_each(seconds)

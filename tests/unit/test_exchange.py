@@ -7,7 +7,6 @@ from contextlib import nullcontext, suppress
 
 import pytest
 import structlog
-from prometheus_client import generate_latest
 
 from service import logs
 from service.core.lifecycle import Lifecycle, Phase
@@ -112,16 +111,6 @@ def test_a_refusal_is_counted_under_its_reason(desk, registry, error, reason):
         raise error
 
     assert registry.get_sample_value("rul_rejected_total", {"reason": reason}) == 1
-
-
-def test_an_unknown_code_makes_no_new_series(desk, registry):
-    before = len(generate_latest(registry).splitlines())
-
-    with asked(desk) as exchange:
-        exchange.code = "code-of-a-client"
-
-    assert len(generate_latest(registry).splitlines()) == before
-    assert counted(registry, "/v1/predict", "500") == 1
 
 
 async def test_a_drain_waits_for_admitted_requests_also_if_they_fail(desk):
