@@ -19,10 +19,10 @@ from service.errors import (
     OutcomeConflict,
     Overloaded,
     ServiceError,
+    Status,
     TooLarge,
     Unauthenticated,
     UnitConflict,
-    status_of,
 )
 
 
@@ -129,20 +129,12 @@ CLIENT_GONE: Final = {Transport.HTTP: "499", Transport.GRPC: StatusCode.CANCELLE
 SUCCESS: Final = {Transport.HTTP: "200", Transport.GRPC: StatusCode.OK.name}
 
 
-def code_of(transport: Transport, error: BaseException) -> str:
-    """The code label of an error."""
-    status = status_of(error)
+def code_of(transport: Transport, status: Status) -> str:
+    """Return the code label of a status."""
     return str(status.http) if transport is Transport.HTTP else status.grpc.name
-
-
-def failure_code(transport: Transport) -> str:
-    """Return the code label of an unexpected error."""
-    return "500" if transport is Transport.HTTP else StatusCode.INTERNAL.name
 
 
 def codes(transport: Transport) -> list[str]:
     """Return every code label that a request may have."""
-    errors = {
-        str(status.http) if transport is Transport.HTTP else status.grpc.name for status in STATUS.values()
-    }
+    errors = {code_of(transport, status) for status in STATUS.values()}
     return [SUCCESS[transport], *sorted(errors | {CLIENT_GONE[transport]})]

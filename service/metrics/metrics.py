@@ -23,17 +23,8 @@ from prometheus_client.registry import Collector
 from service import logs
 from service.core.runtime import Runtime
 from service.core.turns import Turns
-from service.labels import (
-    PREDICTS,
-    REJECTED,
-    SUCCESS,
-    Route,
-    Stage,
-    Transport,
-    code_of,
-    codes,
-    failure_code,
-)
+from service.errors import STATUS, RuntimeFailed, status_of
+from service.labels import PREDICTS, REJECTED, SUCCESS, Route, Stage, Transport, code_of, codes
 from service.metrics.board import Board
 from service.metrics.buckets import SECONDS
 from service.metrics.drift import DriftCollector
@@ -154,7 +145,7 @@ class Metrics(Collector):
         routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
         # Probes and pages rarely fail: series of all their codes would be noise.
         is_usual = {
-            (t.value, r.value, code): r in PREDICTS or code in {SUCCESS[t], failure_code(t)}
+            (t.value, r.value, code): r in PREDICTS or code in {SUCCESS[t], code_of(t, STATUS[RuntimeFailed])}
             for t, r in routes
             for code in codes(t)
         }
@@ -182,7 +173,7 @@ class Metrics(Collector):
         reason = next((REJECTED[kind] for kind in type(error).__mro__ if kind in REJECTED), None)
         if reason is not None:
             self._rejected.labels(reason).inc()
-        return code_of(transport, error)
+        return code_of(transport, status_of(error))
 
     def publish(self) -> None:
         """Count what waits and write it to the board, so that other workers see it."""
