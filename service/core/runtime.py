@@ -22,9 +22,6 @@ from service.core.session import BoundSession, available_providers, bucket, cpu_
 from service.core.window import Windows, aligned
 from service.machine import NVIDIA_DRIVER
 
-GOLDEN_WINDOWS: Final = 16
-"""Golden windows are one batch, whatever the service's maximum."""
-
 ANY: Final = -1
 """A size that each batch chooses."""
 
@@ -137,7 +134,8 @@ class OnnxRuntime:
         contents.golden.check(manifest, origin=folder.golden)
         drift_reference = DriftReference.from_metadata(metadata, manifest, origin=folder.model)
         if wanted != [CPU]:
-            most = bucket(max(max_batch_windows, GOLDEN_WINDOWS))
+            golden_windows = len(contents.golden.lengths)  # one batch
+            most = bucket(max(max_batch_windows, golden_windows))
             session, failure = gpu_session(contents.model, attempts(wanted, manifest, most_windows=most))
         got = placement(
             provider, available, session.get_providers(), driver=NVIDIA_DRIVER.exists(), failure=failure
