@@ -79,8 +79,6 @@ def _gpu_session(stored: bytes, attempts: Sequence[Wanted]) -> tuple[Any, str | 
 
 def _session(stored: bytes, providers: Wanted) -> Any:  # noqa: ANN401 - untyped library
     options = session_options()
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
     # ONNX Runtime plans memory by shape. A GPU replays without allocating, and was measured without plans.
     options.enable_mem_pattern = providers == [CPU]
