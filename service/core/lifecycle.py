@@ -75,13 +75,14 @@ class Lifecycle:
             raise RuntimeFailed("the batch scheduler or another background task stopped; restart the process")
 
     def check_ready(self) -> None:
-        """Check readiness.
+        """Check that the process works and is ready.
 
         Raises:
+            RuntimeFailed: only a restart helps.
             NotReady: the service is not ready; the message has the reason.
         """
-        if self.phase is not Phase.READY:
-            raise NotReady(f"the service is {self.phase}: {self._reason}")
+        self.check_alive()
+        self._check_phase(Phase.READY)
 
     def check_answers(self) -> None:
         """Check that the service answers requests.
@@ -89,8 +90,11 @@ class Lifecycle:
         Raises:
             NotReady: it starts or drains; the message has the reason.
         """
-        if self.phase is not Phase.LAME_DUCK:
-            self.check_ready()
+        self._check_phase(Phase.READY, Phase.LAME_DUCK)
+
+    def _check_phase(self, *phases: Phase) -> None:
+        if self.phase not in phases:
+            raise NotReady(f"the service is {self.phase}: {self._reason}")
 
     def ended(self) -> None:
         """Note that a request or stream has ended, if a drain waits for it."""

@@ -188,7 +188,6 @@ class OipHttp:
         return json_reply(OipLive(live=True))
 
     async def _ready(self, call: Call) -> Reply:
-        call.desk.lifecycle.check_alive()
         call.desk.lifecycle.check_ready()
         return json_reply(OipReady(ready=True))
 
@@ -202,7 +201,6 @@ class OipHttp:
 
     async def _model_ready(self, call: Call) -> Reply:
         model = self._inference.model(**call.path)
-        call.desk.lifecycle.check_alive()
         call.desk.lifecycle.check_ready()
         return json_reply(OipModelReady(model.name.name, ready=True))
 

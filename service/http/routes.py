@@ -93,7 +93,6 @@ async def _livez(call: Call) -> Reply:
 
 async def _readyz(call: Call) -> Reply:
     lifecycle = call.desk.lifecycle
-    lifecycle.check_alive()
     lifecycle.check_ready()
     models = [
         ReadyModel(m.name.name, m.name.version, m.provider, m.placement.providers, m.placement.fallback)
