@@ -207,8 +207,9 @@ class Store(Database):
             rows = {table: rows[table] & (table.c.predicted_at <= until) for table in (UNITS, PREDICTIONS)}
         with self.writing() as connection:
             _exclude(connection, key.unit)
-            counts = [connection.execute(delete(table).where(of)).rowcount for table, of in rows.items()]
-        return DeletedRows(readings=sum(counts[3:]), predictions=counts[1]) if any(counts) else None
+            counts = {of: connection.execute(delete(of).where(rows[of])).rowcount for of in rows}
+        deleted = DeletedRows(readings=counts.get(READINGS, 0), predictions=counts[PREDICTIONS])
+        return deleted if any(counts.values()) else None
 
     def rename(self, key: UnitKey, to: str) -> bool | None:
         """Rename a unit, also to its own name; return False if another unit has it, None if unknown."""
