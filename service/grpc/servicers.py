@@ -50,7 +50,7 @@ class Methods(dict[str, Method]):
         return partial(_unknown, self._desk, path)
 
 
-def methods_of(desk: Desk, answered: Health) -> Methods:
+def methods_of(desk: Desk, health_service: Health) -> Methods:
     """Return all methods by path, including health and reflection.
 
     Methods decode their messages themselves, so that an unreadable message is refused, counted and logged
@@ -62,7 +62,7 @@ def methods_of(desk: Desk, answered: Health) -> Methods:
     ) -> Method:
         return partial(exchanged, desk, route, partial(answer, desk), scope=scope, needs_model=needs_model)
 
-    described = Reflection(desk)
+    reflection_service = Reflection(desk)
     services: dict[str, Mapping[str, Method]] = {
         SERVICE: {
             "Predict": unary(Route.GRPC_PREDICT, predict, KeyScope.PREDICT, needs_model=True),
@@ -72,8 +72,8 @@ def methods_of(desk: Desk, answered: Health) -> Methods:
             "ListModels": unary(Route.GRPC_LIST_MODELS, _list_models, KeyScope.ANY),
         },
         INFERENCE_SERVICE: InferenceServicer(desk).methods(),
-        health.SERVICE_NAME: {"Check": answered.check, "Watch": answered.watch},
-        reflection.SERVICE_NAME: {"ServerReflectionInfo": described.info},
+        health.SERVICE_NAME: {"Check": health_service.check, "Watch": health_service.watch},
+        reflection.SERVICE_NAME: {"ServerReflectionInfo": reflection_service.info},
     }
     paths = {f"/{service}/{name}": m for service, methods in services.items() for name, m in methods.items()}
     return Methods(desk, paths)
