@@ -34,7 +34,7 @@ Brief = tuple[list[int], list[float], list[int], list[float]]
 evidence; indices of sensors among the columns with their signed cycles of RUL."""
 
 
-class Grounds(NamedTuple):
+class BriefGrounds(NamedTuple):
     """Values from which the writing thread makes an explanation."""
 
     brief: Brief
@@ -43,7 +43,7 @@ class Grounds(NamedTuple):
     trust: Trust | UnsetType
 
 
-def explanation_text(grounds: Grounds) -> str:
+def explanation_text(grounds: BriefGrounds) -> str:
     """Write an explanation in at most `MOST_BYTES`."""
     (places, shares, sensors, cycles), first_cycle, names, trust = grounds
     most_evident = zip(places, shares, strict=True)

@@ -25,7 +25,7 @@ from service.core.answers import Answers, Piece
 from service.core.queries import ModelName, Prediction
 from service.core.window import Windows
 from service.errors import StoreUnavailable
-from service.store.explanation import DECIMALS, MOST, Brief, Grounds, explanation_text
+from service.store.explanation import DECIMALS, MOST, Brief, BriefGrounds, explanation_text
 from service.store.rows import NO_ANSWER, Drop, Row, RowsRefused, StoreObserver, reason_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ CHORE_SECONDS: Final = 60.0
 """Seconds between chores."""
 
 Offered = tuple[
-    str, str, str, int, float, float, float, str, str, float, dict[str, float], Grounds | None, str
+    str, str, str, int, float, float, float, str, str, float, dict[str, float], BriefGrounds | None, str
 ]
 """A row whose failure probabilities and explanation are not encoded yet."""
 
@@ -142,15 +142,15 @@ class Recorder:
 
     def _grounds(
         self, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
-    ) -> dict[int, Grounds]:
+    ) -> dict[int, BriefGrounds]:
         """Return short explanations by place; empty if the model explains no readings."""
-        found: dict[int, Grounds] = {}
+        found: dict[int, BriefGrounds] = {}
         for answers, first, places in pieces:
             briefs = self._briefs.get(answers)
             if briefs is None:  # once per batch: its callers come one after the other
                 briefs = self._briefs[answers] = briefs_of(answers)
             for row, i in enumerate(places if briefs else (), first):
-                found[i] = Grounds(
+                found[i] = BriefGrounds(
                     briefs[row], windows.first_cycle[i], answers.rules.names, predictions[i].trust
                 )
         return found

@@ -28,7 +28,7 @@ from service.metrics.instruments import Shared
 from service.metrics.store import StoreMetrics
 from service.store.async_store import AsyncStore
 from service.store.database import Database, create_tables, engine_of, migrate, revision
-from service.store.explanation import Grounds, explanation_text
+from service.store.explanation import BriefGrounds, explanation_text
 from service.store.judgement import Outcome, OutcomeKind
 from service.store.recorder import Recorder
 from service.store.rows import Append, Given, ModelVersion, RowsRefused, UnitKey
@@ -247,7 +247,7 @@ def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(store):
 
 
 def test_an_explanation_stays_exactly_as_it_was(store):
-    text = explanation_text(Grounds(([3], [0.5], [0], [-7.25]), 10, ('ü"\\',), UNSET))
+    text = explanation_text(BriefGrounds(([3], [0.5], [0], [-7.25]), 10, ('ü"\\',), UNSET))
 
     store.write([row(cycle=10), row(cycle=11, why=text)])
 

@@ -13,12 +13,11 @@ from msgspec import UNSET
 from structlog.testing import capture_logs
 
 from service.core.answers import Piece, prediction
-from service.core.queries import Explain, ModelName, Trust
-from service.core.queries import Grounds as Grounded
+from service.core.queries import Explain, Grounds, ModelName, Trust
 from service.errors import StoreUnavailable
 from service.store.explanation import (
     MOST_BYTES,
-    Grounds,
+    BriefGrounds,
     StoredExplanation,
     explanation_text,
     read_explanation,
@@ -108,7 +107,7 @@ def answered(*given, manifest=MANIFEST, trust=UNSET):
     """Windows with predictions and pieces: pairs of RUL and options of `window_input`."""
     windows, _ = joined(*(window_input(rul, **options) for rul, options in given))
     piece = Piece(fake_answers(asked_of(windows), manifest), 0, range(len(windows)))
-    grounds = Grounded(trust=trust)
+    grounds = Grounds(trust=trust)
     worded = [prediction(piece, i, windows, i, explain=Explain.NONE, grounds=grounds) for i in piece.places]
     return windows, worded, [piece]
 
@@ -171,7 +170,7 @@ def test_explanations_can_be_left_out(fake, observer):
 def test_an_explanation_is_bounded_whatever_sensors_are_called():
     names = ("a" * 200, "b" * 100, "c" * 9000)
 
-    text = explanation_text(Grounds(([1], [1.0], [0, 1, 2], [3.0, 2.0, 1.0]), 10, names, UNSET))
+    text = explanation_text(BriefGrounds(([1], [1.0], [0, 1, 2], [3.0, 2.0, 1.0]), 10, names, UNSET))
 
     assert len(text) <= MOST_BYTES
     assert read_explanation(text) == StoredExplanation({11: 1.0}, {"a" * 200: 3.0, "b" * 100: 2.0})
