@@ -273,7 +273,7 @@ class Catalog:
     async def _candidate(self, change: Change) -> tuple[Runtime, str]:
         try:
             folder = find_bundle(change.bundle)
-            runtime = await asyncio.to_thread(open_candidate, self._joints.settings, folder)
+            runtime = await asyncio.to_thread(open_candidate, folder, self._joints.settings)
         except InvalidBundle as error:
             raise InvalidCandidate(str(error)) from error
         except Exception as error:  # checks of a damaged bundle may raise anything

@@ -51,7 +51,7 @@ def load_bundle(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
     )
 
 
-def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
+def open_candidate(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
     """Load a bundle at run time: also check its promises and warm it up.
 
     Raises:
