@@ -73,10 +73,10 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
         query, model=model, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
     )
     if len(reply.predictions) > AT_ONCE:  # in slices too; concatenated messages are one message
-        parts = await in_slices(
+        written = await in_slices(
             reply.predictions, AT_ONCE, lambda some: predict_reply(replace(reply, predictions=some))
         )
-        return b"".join(parts)
+        return b"".join(written)
     start = perf_counter()
     encoded = predict_reply(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))
