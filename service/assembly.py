@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -48,7 +47,6 @@ STORE_SECONDS: Final = 5.0
 """Maximum seconds to write the last predictions at shutdown."""
 
 
-@dataclass(eq=False)
 class Parts:
     """The running service, from start-up to shutdown; `build` makes it.
 
@@ -61,22 +59,18 @@ class Parts:
         methods: The gRPC methods, by their paths.
     """
 
-    joints: Joints
-    worker: WorkerSpec | None
-    catalog: Catalog
-    desk: Desk
-    schema: Schema
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, joints: Joints, desk: Desk, *, catalog: Catalog, worker: WorkerSpec | None, schema: Schema
+    ) -> None:
         """Create both protocols on one desk."""
-        self.settings, self.store = self.joints.settings, self.joints.store
-        self.lifecycle = self.desk.lifecycle
-        self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
-        self.http = http_application(self.desk, self.schema, self.changes.change)
-        self.health = Health(SERVICES, seconds=self.desk.intake.seconds)
-        self.methods = methods_of(self.desk, self.health)
+        self.joints, self.desk, self.catalog, self.worker = joints, desk, catalog, worker
+        self.settings, self.store, self.lifecycle = joints.settings, joints.store, desk.lifecycle
+        self.changes = WorkerChanges(catalog, None if worker is None else worker.supervisor)
+        self.http = http_application(desk, schema, self.changes.change)
+        self.health = Health(SERVICES, seconds=desk.intake.seconds)
+        self.methods = methods_of(desk, self.health)
         self.grpc = GrpcOverAsgi(
-            self.methods, max_message_bytes=self.settings.max_body_bytes, intake=self.desk.intake
+            self.methods, max_message_bytes=self.settings.max_body_bytes, intake=desk.intake
         )
         self.handle = self.grpc.beside(self.http)
         self._log = logs.logger()
@@ -272,7 +266,8 @@ def build(
     )
     paths = {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded}
     desk = desk_of(joints, predictor, lifecycle, logs_keys=spec.index == 0)  # the others would log the same
-    return Parts(joints, worker, Catalog(joints, predictor, paths), desk, schema)
+    catalog = Catalog(joints, predictor, paths)
+    return Parts(joints, desk, catalog=catalog, worker=worker, schema=schema)
 
 
 class Host:
