@@ -68,10 +68,9 @@ def hosts_of(settings: Settings) -> Hosts | None:
 
 
 def admission_of(settings: Settings) -> Admission:
-    """Make the admission of requests, with room for the windows of each serving model."""
+    """Make the admission of requests, without room: each model that serves makes its own."""
     batches = BATCHES_IN_WORK * (settings.threads() + 1)
     return Admission(
-        window_bytes=1,
         room_windows=batches * settings.max_batch_windows,
         limit_seconds=settings.request_timeout_seconds,
     )

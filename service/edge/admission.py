@@ -42,20 +42,21 @@ class Admission:
     """The lanes of a worker: requests of one or two windows never wait behind large ones.
 
     Args:
-        window_bytes: Size of a window of the largest model as JSON, the largest encoding.
-        room_windows: Windows of that size in work per lane before requests wait.
+        room_windows: Windows of the largest model in work per lane before requests wait.
         limit_seconds: Maximum time limit of a request.
     """
 
-    def __init__(self, *, window_bytes: int, room_windows: int, limit_seconds: float) -> None:
+    def __init__(self, *, room_windows: int, limit_seconds: float) -> None:
         self._room_windows: Final = room_windows
         self.small: Final = Lane(0, limit_seconds)
         self.large: Final = Lane(0, limit_seconds)
         self.small_bytes = 0
-        self.fit(window_bytes)
 
     def fit(self, window_bytes: int) -> None:
-        """Increase the room for windows of a larger model; a smaller model changes nothing."""
+        """Make room for a model, given the size of its window as JSON, the largest encoding.
+
+        A model smaller than an earlier one changes nothing.
+        """
         self.small_bytes = max(self.small_bytes, FEW_WINDOWS * window_bytes)
         for lane in (self.small, self.large):
             lane.room = max(lane.room, self._room_windows * window_bytes)

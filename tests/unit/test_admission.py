@@ -239,7 +239,8 @@ async def test_a_caller_that_leaves_the_line_leaves_no_trace(lane, is_its_turn):
 
 
 def test_bodies_that_are_being_received_count_as_waiting():
-    admission = Admission(window_bytes=10, room_windows=100, limit_seconds=LIMIT)
+    admission = Admission(room_windows=100, limit_seconds=LIMIT)
+    admission.fit(10)
     admission.large.bytes_per_second = 100.0
 
     with admission.expected(1000):
@@ -251,7 +252,8 @@ def test_bodies_that_are_being_received_count_as_waiting():
 
 
 def test_a_small_body_that_comes_in_parts_is_not_refused_for_the_line_of_large_ones():
-    admission = Admission(window_bytes=10, room_windows=100, limit_seconds=LIMIT)
+    admission = Admission(room_windows=100, limit_seconds=LIMIT)
+    admission.fit(10)
     admission.large.bytes_per_second = 0.0
     admission.large.coming_bytes = 1000
 

@@ -32,7 +32,7 @@ def desk(registry):
         log=logs.logger(),
         credentials=Credentials([]),
         intake=Intake(most_bytes=1, seconds=1, expected=nullcontext),
-        admission=Admission(window_bytes=1, room_windows=1, limit_seconds=1),
+        admission=Admission(room_windows=1, limit_seconds=1),
         store=None,
         units=None,
     )

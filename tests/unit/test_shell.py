@@ -45,7 +45,7 @@ def at_once(whole):
 
 
 def desk(limit=LIMIT):
-    admission = Admission(window_bytes=1, room_windows=1, limit_seconds=7.0)
+    admission = Admission(room_windows=1, limit_seconds=7.0)
     intake = Intake(most_bytes=2 * limit, seconds=30, expected=admission.expected)
     return SimpleNamespace(settings=Settings(max_body_bytes=limit, request_timeout_seconds=7), intake=intake)
 
