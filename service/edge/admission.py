@@ -161,21 +161,21 @@ class Lane:
             self._begun += 1
             self._moved += ticket.size
             self.in_work += ticket.size
-            self._measure((self._moved - ticket.before) / waited if waited > 0 else math.inf)
+            self._measure(self._moved - ticket.before, waited)
             ticket.turn.set_result(None)
         while line and self._waiting > self.bytes_per_second * (line[-1].seconds + line[-1].arrived - now):
             ticket = line.pop()
             self._waiting -= ticket.size
             self._refuse(ticket)
 
-    def _measure(self, bytes_per_second: float) -> None:
-        known = self.bytes_per_second
-        if math.isinf(known) and self._moved < self.room:
-            return  # a batch releases many places at once: the first of them would look slow
-        if math.isinf(known) or math.isinf(bytes_per_second):
-            self.bytes_per_second = min(known, bytes_per_second)
+    def _measure(self, moved: int, seconds: float) -> None:
+        known, speed = self.bytes_per_second, moved / seconds if seconds > 0 else math.inf
+        if speed < known and moved < self.room:
+            return  # a batch releases many places at once: a short line only shows the lowest possible speed
+        if math.isinf(known) or math.isinf(speed):
+            self.bytes_per_second = min(known, speed)
         else:
-            self.bytes_per_second = known + (bytes_per_second - known) * SMOOTHING
+            self.bytes_per_second = known + (speed - known) * SMOOTHING
 
     def _refuse(self, ticket: Ticket) -> None:
         if not ticket.turn.done():

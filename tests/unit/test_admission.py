@@ -221,6 +221,24 @@ async def test_a_first_burst_that_would_be_answered_in_time_is_admitted_whole(cl
     assert [await task for task in waiting] == [None] * len(waiting)
 
 
+async def test_requests_that_waited_alone_make_no_line_look_slow(clock):
+    lane = Lane(192, LIMIT, clock)
+    lane.in_work, lane.bytes_per_second = 192, 2000.0
+    for _ in range(400):  # one more than there is room for comes with each batch of 32
+        alone = await queued(lane, size=1)
+        clock.now += 0.016
+        leave(lane, 32)
+        lane.in_work += 31
+        await alone
+
+    waiting = [await queued(lane, size=1) for _ in range(300)]
+
+    assert not any(task.done() for task in waiting)
+    leave(lane, 0)
+    assert len(lane.line) == 300
+    lane.line.clear()
+
+
 @pytest.mark.parametrize("is_its_turn", [False, True])
 async def test_a_caller_that_leaves_the_line_leaves_no_trace(lane, is_its_turn):
     leaving, other = await queued(lane), await queued(lane)
