@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import weakref
+from time import monotonic
 
 import msgspec
 import numpy as np
@@ -396,13 +397,18 @@ async def test_a_bundle_whose_files_come_one_by_one_is_taken_when_all_are_there(
 async def test_a_bundle_that_a_watched_folder_cannot_bring_in_yet_is_tried_at_the_next_look(folder):
     change = FakeChange(NotReady("no worker answers; try again later"))
 
-    await look(watching(folder, change), 5)
+    said = await look(watching(folder, change), 5)
 
+    assert [line["event"] for line in said] == ["candidate not taken yet", "candidate taken"]
     assert change.asked == 2
 
 
-async def test_a_refused_bundle_is_tried_again_once_its_permissions_change(folder, bundle):
-    change = FakeChange(InvalidCandidate("model.onnx: cannot be read: Permission denied"))
+@pytest.mark.parametrize(
+    "error",
+    [InvalidCandidate("model.onnx: cannot be read"), PermissionError(errno.EACCES, "Permission denied")],
+)
+async def test_a_refused_bundle_is_tried_again_once_its_permissions_change(folder, bundle, error):
+    change = FakeChange(error)
     watch = watching(folder, change)
     await look(watch, 4)
     asked = change.asked
@@ -421,6 +427,15 @@ async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said
         await look(watching(folder, change, remembers=tmp_path / "watched"), 3)
 
     assert change.asked == 1
+
+
+@pytest.mark.usefixtures("bundle")
+async def test_a_bundle_that_cannot_be_remembered_is_taken_and_each_failure_logged(folder, tmp_path):
+    said = await look(watching(folder, remembers=tmp_path / "missing" / "watched"), 2)
+
+    lost = "watched bundles not remembered"
+    assert [line["event"] for line in said] == [lost, "candidate taken", lost]
+    assert (said[0]["log_level"], said[0]["file"]) == ("error", str(tmp_path / "missing" / "watched.new"))
 
 
 @pytest.fixture
@@ -443,10 +458,11 @@ async def test_a_bundle_whose_check_ended_the_worker_is_refused_once_by_the_next
     assert "the worker ended" in line["reason"]
 
 
-async def test_a_bundle_that_other_workers_took_as_one_ended_is_not_refused(ended, service, newer):
+async def test_a_bundle_that_other_workers_took_as_one_ended_is_not_refused(ended, service, newer, tmp_path):
     await service.change("POST", "/fd001", newer.path)
 
     assert await look(ended(service.parts.desk.predictor.models), 3) == []
+    assert b"fd001" in (tmp_path / "watched").read_bytes()  # and not read again at each look
 
 
 async def test_a_bundle_that_changed_since_its_check_ended_the_worker_is_tried(ended, bundle):
@@ -466,7 +482,8 @@ async def test_a_folder_whose_name_is_not_utf_8_keeps_no_other_from_being_taken(
     assert change.asked == 1
 
 
-async def test_hidden_folders_as_of_a_kubernetes_volume_are_no_bundles(newer, folder):
+async def test_files_and_hidden_folders_as_of_a_kubernetes_volume_are_no_bundles(newer, folder):
+    (folder / "README.md").touch()
     shutil.copytree(newer.path, folder / "..2026_11_28" / "fd001")
     (folder / "..data").symlink_to("..2026_11_28")
     (folder / "fd001").symlink_to("..data/fd001")
@@ -478,7 +495,7 @@ async def test_hidden_folders_as_of_a_kubernetes_volume_are_no_bundles(newer, fo
 
 @pytest.mark.usefixtures("bundle")
 async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afterwards(folder, monkeypatch):
-    monkeypatch.setattr(watch_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(watch_module, "LOOK_SECONDS", 0.05)
     change = FakeChange()
     watch = watching(folder, change)
     stamps, errors = watch._stamps, [OSError(errno.ESTALE, "Stale file handle")]
@@ -491,18 +508,26 @@ async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afte
     monkeypatch.setattr(watch, "_stamps", read)
 
     with capture_logs() as said:
-        following = asyncio.create_task(watch.run())
+        began, following = monotonic(), asyncio.create_task(watch.run())
         await until(lambda: change.asked or following.done())
         following.cancel()
 
     assert change.asked == 1
+    assert monotonic() - began >= 3 * 0.05  # a pause before each look: an error, the first stamps, the same again
     assert "Stale file handle" in said[0]["reason"]
 
 
-async def test_a_watched_folder_that_cannot_be_read_is_logged_once(tmp_path):
-    (line,) = await look(watching(tmp_path / ("x" * 300)), 3)
+async def test_a_watched_folder_that_cannot_be_read_is_logged_once_each_time_that_happens(tmp_path):
+    loop, said = tmp_path / "loop", []
+    watch = watching(loop)
 
-    assert (line["event"], line["log_level"]) == ("watched folder not read", "error")
+    for _ in range(2):
+        loop.symlink_to(loop)
+        said += await look(watch, 3)
+        loop.unlink()
+        said += await look(watch, 1)
+
+    assert [(line["event"], line["log_level"]) for line in said] == [("watched folder not read", "error")] * 2
 
 
 @pytest.mark.usefixtures("bundle")
