@@ -9,7 +9,6 @@ import contextlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -50,15 +49,15 @@ def joined(
     Raises:
         InvalidData: the files have no column in common.
     """
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    shared = [name for name in names if all(name in table for table in tables)]
-    if not shared:
-        pairs = combinations(range(len(files)), 2)
-        one, other = next(
-            (p for p in pairs if tables[p[0]].keys().isdisjoint(tables[p[1]])), (0, len(files) - 1)
-        )
-        having = ", ".join(f"{files[i]} has {', '.join(list(tables[i])[:MOST_LISTED])}" for i in (one, other))
-        raise InvalidData(f"{files[one]} and {files[other]} have no column in common: {having}")
+    shared = [*tables[0]]
+    for file, table in zip(files, tables, strict=True):
+        before, shared = shared, [name for name in shared if name in table]
+        if not shared:
+            raise InvalidData(
+                f"{file}: no column that all files before it have: expected one of "
+                f"{', '.join(before[:MOST_LISTED])}, got {', '.join([*table][:MOST_LISTED])}"
+            )
+    names = dict.fromkeys(name for table in tables for name in table)
     whole: dict[str, FloatArray | list[str]] = {}
     for name in shared:
         parts = [table[name] for table in tables]

@@ -170,11 +170,12 @@ COUNTDOWNS = ("days_left", "cycles until failure", "time to failure", "countdown
         ),
         ({"time": lambda n: 1_764_072_000 + 60 * n}, None, "time: the cycle number tells it"),
         ({"cycle": day, "on": lambda n: f"2026-03-{day(n):02}"}, "cycle", "time: the cycle number tells it"),
+        ({"cycle": day, "on": lambda n: f"2026-03-{1 + (n > 40):02}"}, "cycle", "time, as dates"),
         ({"cycle": lambda n: "" if n % 7 == 6 else day(n)}, None, "time, but 12 of its numbers are missing"),
         (
-            {"cycle": lambda n: n % 30 // 3},
+            {"cycle": lambda n: n % 30 // 10},
             None,
-            "time that repeats, 3 rows each; for cycles keep one row of each, or their mean",
+            "time that repeats, 10 rows each; for cycles keep one row of each, or their mean",
         ),
         ({"minute": lambda n: 10 * n % 60}, None, "part of a time of day"),
         *[
@@ -207,10 +208,18 @@ def test_cycles_above_the_largest_number_are_not_guessed_and_the_limit_is_said(d
     assert any("whole numbers up to 16777216 rises in each unit by ones" in said for said in draft.unsure)
 
 
-def test_whole_readings_below_sixty_under_the_name_of_a_time_stay_readings(drafted):
-    draft = drafted(ninety_rows(day, lambda n: n * n % 53), "unit", "cycle", "second_stage")
+@pytest.mark.parametrize(
+    ("name", "reading"),
+    [
+        ("second_stage", lambda n: n * n % 53),
+        ("time_of_repair", lambda n: 7 * (n % 30 // 10)),
+        ("time_zone", lambda n: int(n > 40)),
+    ],
+)
+def test_whole_readings_under_the_name_of_a_time_stay_readings(drafted, name, reading):
+    draft = drafted(ninety_rows(day, reading), "unit", "cycle", name)
 
-    assert [column.name for column in draft.columns.values()] == ["second_stage"]
+    assert [column.name for column in draft.columns.values()] == [name]
 
 
 @pytest.mark.parametrize("name", ["date", "day"])
@@ -387,14 +396,14 @@ def test_a_file_without_a_column_for_a_model_is_refused_with_the_place(drafted, 
         drafted(table, *header, form=form)
 
 
-def test_files_that_share_no_column_are_named_with_what_each_has(tmp_path):
+def test_files_that_share_no_column_are_refused_by_the_first_that_has_none_of_the_others(tmp_path):
     one = write_csv(tmp_path / "a.csv", [(1, 2, 3)], header=("unit", "day", "flow"))
-    other = write_csv(tmp_path / "b.csv", [(1, 2)], header=("machine", "heat"))
+    other = write_csv(tmp_path / "b.csv", [(1, 2)], header=("unit", "machine"))
+    third = write_csv(tmp_path / "c.csv", [(1, 2)], header=("day", "machine"))
 
-    having = r"a\.csv has unit, day, flow, .*b\.csv has machine, heat"
-    expected = rf"a\.csv and .*b\.csv have no column in common: .*{having}"
+    expected = r"c\.csv: no column that all files before it have: expected one of unit, got day, machine$"
     with pytest.raises(InvalidData, match=expected):
-        draft_fleet([one, one, other])
+        draft_fleet([one, one, other, third])
 
 
 @pytest.mark.parametrize(

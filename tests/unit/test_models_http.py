@@ -513,7 +513,9 @@ async def test_a_watched_folder_that_cannot_be_read_for_a_while_is_followed_afte
         following.cancel()
 
     assert change.asked == 1
-    assert monotonic() - began >= 3 * 0.05  # a pause before each look: an error, the first stamps, the same again
+    assert (
+        monotonic() - began >= 3 * 0.05
+    )  # a pause before each look: an error, the first stamps, the same again
     assert "Stale file handle" in said[0]["reason"]
 
 
