@@ -112,7 +112,7 @@ class Board:
             self._read = file.tell()
             missing = self._missing(keys)
             text = "".join(f"{key}\n" for key in missing).encode()
-            with self._room():
+            with _room(self._path):
                 if file.write(text) < len(text):
                     file.truncate(self._read)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -134,19 +134,9 @@ class Board:
             )
         if self._path is None or not size or not hasattr(os, "posix_fallocate"):
             return
-        with self._room(), self._path.open("r+b") as file:
+        with _room(self._path), self._path.open("r+b") as file:
             for worker in range(self._workers):
                 os.posix_fallocate(file.fileno(), (worker * ROW + start) * ITEM, size * ITEM)
-
-    @contextmanager
-    def _room(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            folder = "" if self._path is None else f" in {self._path.parent.parent}"
-            raise FrontEndFailed(
-                f"no room for the workers' metrics{folder}: {error.strerror}; free some, or set TMPDIR"
-            ) from error
 
     def _assign(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -156,6 +146,17 @@ class Board:
     def pids(self) -> list[int]:
         """Return the process id of each worker; 0 for dead ones."""
         return [pid if pid and _lives(pid) else 0 for pid in map(int, self._rows[:, PID])]
+
+
+@contextmanager
+def _room(board: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FrontEndFailed(
+            f"no room for the workers' metrics in {board.parent.parent}: {error.strerror}; "
+            "free some, or set TMPDIR"
+        ) from error
 
 
 def _size(key: str) -> int:

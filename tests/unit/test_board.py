@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import subprocess
 
 import numpy as np
@@ -238,6 +239,20 @@ def test_a_full_file_system_is_an_error_that_names_its_folder(path, monkeypatch)
 
     with pytest.raises(FrontEndFailed, match=f"in {path.parent.parent}: No space left on device; .*TMPDIR"):
         Board(path, worker=0, workers=2)
+
+
+def test_a_name_that_the_file_system_takes_in_part_is_taken_back(path):
+    board, limits = Board(path), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        with pytest.raises(FrontEndFailed, match="No space left on device"):
+            board.slots("x" * 100, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    board.slots("numbers", 1)
+    assert path.with_name("board-names").read_text() == "1 numbers\n"
 
 
 def test_what_is_declared_has_room_in_every_row_and_nothing_else_has(path):

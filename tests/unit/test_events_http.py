@@ -107,6 +107,17 @@ async def test_a_unit_is_told_once_until_it_changes_again(told, store):
     assert await units_of(stream) == ["17"]
 
 
+async def test_a_listener_after_a_time_without_any_is_told_what_changes_from_then_on(told, store):
+    await (await listen(told)).aclose()
+    await until(told._polling.done)
+    store.predict("17")
+
+    stream = await listen(told)
+    store.predict("18")
+
+    assert await units_of(stream) == ["18"]
+
+
 async def test_units_that_change_together_are_told_however_many_they_are(told, store):
     names = [f"{number:04}" for number in range(2 * events.PAGE_UNITS + 1)]
     stream = await listen(told)
