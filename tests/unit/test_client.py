@@ -1,9 +1,12 @@
 """Asking a server: what is sent, what is asked again, and what a refusal reads like."""
 
+import asyncio
 import math
 import os
 import signal
 import socket
+import sys
+import threading
 from contextlib import suppress
 from time import perf_counter
 from types import MappingProxyType
@@ -28,6 +31,7 @@ from rul_client.readings import Window, windows_per_request
 from rul_client.retries import ATTEMPTS, MAX_PAUSE_SECONDS
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
+from tests.in_process import until
 from tests.programs import has_ipv6
 
 URL = "http://rul.test:3000"
@@ -279,10 +283,14 @@ async def test_many_windows_go_in_several_requests_and_are_answered_in_order():
     answers = [PREDICTION | {"unit": str(n)} for n in range(70)]
     server = Server(good(*answers[:64]), good(*answers[64:]))
 
-    found = await server.ask([WINDOW] * 70)
+    found = await server.ask([WINDOW] * 70, partial=True, store=False)
 
+    sent = [msgspec.json.decode(request.content) for request in server.requests]
     assert [answer.unit for answer in found] == [str(n) for n in range(70)]
-    assert [len(msgspec.json.decode(r.content)["windows"]) for r in server.requests] == [64, 6]
+    assert [(len(s["windows"]), s["partial"], s["store"]) for s in sent] == [
+        (64, True, False),
+        (6, True, False),
+    ]
 
 
 async def test_a_refusal_of_a_later_request_says_which_window_it_began_with():
@@ -585,7 +593,7 @@ async def test_numbers_and_times_of_any_library_are_sent_wherever_they_are_named
         for asked in (
             client.append(unit, {"a": np.float64(1.5)}, cycle=cycle),
             client.outcome(unit, "failed", cycle, time=ended),
-            client.explain(unit),
+            client.explain(unit, cycle=cycle),
             client.decision(unit, planned=1, failure=10),
         ):
             with pytest.raises(RemoteFailed, match="404"):
@@ -594,11 +602,11 @@ async def test_numbers_and_times_of_any_library_are_sent_wherever_they_are_named
     predict, *of_unit = server.requests
     (window,) = msgspec.json.decode(predict.content)["windows"]
     append, outcome = (msgspec.json.decode(request.content) for request in of_unit[:2])
-    actions = [request.url.path.removeprefix("/v1/units/17/") for request in of_unit]
+    actions = [request.url.raw_path.removeprefix(b"/v1/units/17/").decode() for request in of_unit]
     assert window == BY_NAME | {"unit": "17"}
     assert append == {"cycles": [9], "columns": {"a": [1.5]}, "explain": "none", "store": True}
     assert outcome == {"kind": "failed", "cycle": 9, "time": "2026-03-01T12:00:00+00:00", "replace": False}
-    assert actions == ["cycles", "outcomes", "explanation", "decision"]
+    assert actions == ["cycles", "outcomes", "explanation?cycle=9", "decision?planned=1&failure=10"]
 
 
 def test_a_client_without_an_event_loop_waits_and_retries_as_configured():
@@ -631,12 +639,33 @@ def test_a_client_of_another_process_is_an_error_at_once():
     client.close()
 
 
+def test_an_interrupt_cancels_the_request_that_it_ends():
+    main, cancelled = threading.get_ident(), threading.Event()
+
+    async def interrupted():
+        await until(lambda: sys._current_frames()[main].f_code is threading.Condition.wait.__code__)
+        signal.pthread_kill(main, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with Client("http://rul.test") as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.wait(interrupted())
+
+        assert cancelled.wait(10)
+
+
 def test_a_closed_client_is_an_error_that_may_be_closed_again():
     with Client("http://rul.test") as client:
-        client.close()
+        pass
 
     with pytest.raises(RuntimeError, match=r"the client of http://rul\.test is closed: open another one"):
         client.models()
+    client.close()
+    assert client.asynchronous._http.is_closed
 
 
 @pytest.mark.parametrize(
