@@ -126,13 +126,11 @@ def check(
     defects: list[Defect] = []
     first_cycle: list[int] = []
     for i, (last, n, length) in enumerate(zip(last_cycle, sent, lengths, strict=True)):
-        if last != last:  # noqa: PLR0124 NaN
-            first_cycle.append(n - length + 1)
-        elif n - 1 <= last <= LARGEST_CYCLE and last % 1 == 0:
-            first_cycle.append(int(last) - length + 1)
-        else:
+        if detail := last_cycle_defect(last, n):
             first_cycle.append(0)
-            defects.append(Defect(i, "last_cycle", "bad_last_cycle", last_cycle_defect(last, n)))
+            defects.append(Defect(i, "last_cycle", "bad_last_cycle", detail))
+        else:
+            first_cycle.append((n if last != last else int(last)) - length + 1)  # noqa: PLR0124 NaN
     imputed = [0.0] * count
     if not np.isfinite(readings).all():
         imputed, found = _gaps(readings, lengths, sent, rules)
@@ -310,7 +308,7 @@ def aligned(parts: Sequence[FloatArray], most: int) -> FloatArray:
     row = 0
     for part, size in zip(parts, sizes, strict=True):
         end = row + len(part)
-        padded[row:end, :size] = part[:, :cycles] if size > cycles else part
+        padded[row:end, :size] = part[:, :cycles]
         row = end
     return padded
 
