@@ -1,6 +1,7 @@
 """/v1/units over a real SQLite file: fleet, histories, outcomes, refusals."""
 
 import asyncio
+import gc
 import sqlite3
 import threading
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from service.store import async_store
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt, VersionJudgement
 from service.store.recorder import Recorder
-from service.store.rows import DeletedRows, History, ModelVersion, Stretch, UnitKey
+from service.store.rows import Append, DeletedRows, Given, History, ModelVersion, Stretch, UnitKey
 from service.store.schema import OUTCOMES
 from service.store.store import Store
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
@@ -261,6 +262,7 @@ async def test_a_question_that_the_database_answers_too_late_has_passed_its_dead
 async def test_while_too_many_questions_wait_for_the_database_a_further_one_is_refused(monkeypatch):
     monkeypatch.setattr(async_store, "MOST_QUESTIONS", 1)
     asking, answers = started(LateStore()), threading.Event()
+    await asking.ask(lambda _: None)
     slow = asyncio.ensure_future(asking.ask(lambda _: answers.wait(20)))
     await asyncio.sleep(0)
 
@@ -273,7 +275,7 @@ async def test_while_too_many_questions_wait_for_the_database_a_further_one_is_r
     await asking.close(20)
 
 
-async def test_questions_whose_callers_have_left_do_not_gather_while_the_database_hangs(monkeypatch):
+async def test_questions_whose_callers_have_left_do_not_gather_while_the_database_hangs(monkeypatch, caplog):
     monkeypatch.setattr(async_store, "THREADS", 1)
     monkeypatch.setattr(async_store, "MOST_QUESTIONS", 3)
     asking, answers, asked = started(LateStore()), threading.Event(), []
@@ -290,8 +292,28 @@ async def test_questions_whose_callers_have_left_do_not_gather_while_the_databas
     answers.set()
     assert await hanging
     assert await asking.ask(lambda _: "answered") == "answered"
-    assert asked == []
     await asking.close(20)
+    gc.collect()
+    assert (asked, caplog.messages) == ([], [])
+
+
+async def test_a_store_that_closes_waits_for_no_question_and_begins_no_other_and_no_append(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(async_store, "THREADS", 1)
+    asking, begun, answers, asked = started(LateStore()), threading.Event(), threading.Event(), []
+    hanging = asyncio.ensure_future(asking.ask(lambda _: begun.set() or answers.wait(20)))
+    waiting = asyncio.ensure_future(asking.ask(asked.append))
+    await asyncio.to_thread(begun.wait)
+
+    await asking.close(20)
+
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        await asking.append(Append(UnitKey("", "fake", "17"), (), 1, Given([1], np.zeros((1, 0)), str)))
+    answers.set()
+    assert await hanging
+    await asyncio.wait({waiting})
+    assert (waiting.cancelled(), asked, caplog.messages) == (True, [], [])
 
 
 async def test_a_model_is_removed_only_after_an_outcome_of_it_that_is_being_counted():
@@ -519,7 +541,11 @@ async def test_questions_are_told_why_the_store_cannot_be_opened(tmp_path):
     (tmp_path / "rul.db").write_bytes(b"no database" * 1000)
 
     async with keeping(tmp_path) as service:
-        answers = [await service.http.get("/v1/units"), await report(service, "17", kind="failed", cycle=1)]
+        answers = [
+            await service.http.get("/v1/units"),
+            await report(service, "17", kind="failed", cycle=1),
+            await service.http.post("/v1/units/17/cycles", json={"columns": {"sensor_1": 1.0}}),
+        ]
 
     for answer in answers:
         assert (answer.status_code, answer.json()["type"]) == (503, "urn:rulserve:problem:store_unavailable")
