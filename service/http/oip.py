@@ -170,12 +170,14 @@ class OipHttp:
         model, head = self._inference.model(**call.path), call.headers.get(HEADER_LENGTH, b"")
         start = perf_counter()
         found = decoded(call.body, head)
-        if found is None:
-            turn = call.desk.large_requests if len(call.body) > LARGE_BYTES else nullcontext()
-            async with turn:
-                found = await decoded_in_slices(call.body, head)
-            start = perf_counter()
-        query, form = found
+        read = None if found is None else (model, self._inference.read(model, found[0]), found[1])
+        if read is not None:
+            call.exchange.stages.append((Stage.DECODE, start, perf_counter()))
+            return read
+        turn = call.desk.large_requests if len(call.body) > LARGE_BYTES else nullcontext()
+        async with turn:
+            query, form = await decoded_in_slices(call.body, head)
+        start = perf_counter()
         ask = self._inference.read(model, query)
         call.exchange.stages.append((Stage.DECODE, start, perf_counter()))
         return model, ask, form
