@@ -235,5 +235,5 @@ def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
             part = windows.readings[at]
         parts.append(part)
     most = max(lengths)
-    readings = np.ascontiguousarray(aligned(parts, most))
+    readings = aligned(parts, most) if len(parts) > 1 else np.ascontiguousarray(parts[0][:, :most])
     return Asked(readings, np.array(lengths, np.int64), np.array(last_cycle, np.float32))

@@ -81,8 +81,9 @@ async def test_a_service_is_not_alive_once_a_task_that_it_needs_has_failed(parts
     with capture_logs() as logged:
         await parts.start()
         parts.lifecycle.check_alive()
-        await until(lambda: logged)
+        await until(lambda: "background task failed" in [event["event"] for event in logged])
 
-    assert (logged[0]["log_level"], logged[0]["exc_info"]) == ("error", ERROR)
+    (failed,) = (event for event in logged if event["event"] == "background task failed")
+    assert (failed["log_level"], failed["exc_info"]) == ("error", ERROR)
     with pytest.raises(RuntimeFailed):
         parts.lifecycle.check_alive()
