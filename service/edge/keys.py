@@ -181,7 +181,7 @@ def _write(path: Path, entries: Mapping[str, Entry]) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(OSError):  # no file yet, or no right to change its owner
+            with suppress(FileNotFoundError):  # no file yet
                 kept = path.stat()
                 os.chown(temporary, kept.st_uid, kept.st_gid)
                 Path(temporary).chmod(S_IMODE(kept.st_mode))  # the service may read it through its group

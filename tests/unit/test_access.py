@@ -246,6 +246,17 @@ def test_a_file_that_the_group_of_the_service_reads_stays_readable_to_it(file):
     assert file.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_key_is_not_revoked_in_a_file_that_its_owner_could_no_longer_read(file, monkeypatch):
+    add_key(file, "a", ["predict"])
+    monkeypatch.setattr("os.chown", Mock(side_effect=PermissionError(1, "Operation not permitted")))
+
+    with pytest.raises(InvalidKeys, match="Operation not permitted"):
+        revoke_key(file, "a")
+
+    assert [*file.parent.iterdir()] == [file]
+    assert [*read_keys(file)] == ["a"]
+
+
 def test_a_key_that_cannot_be_written_leaves_no_part_of_a_file(file, monkeypatch):
     add_key(file, "a", ["predict"])
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
