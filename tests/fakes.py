@@ -223,7 +223,7 @@ class FakeKeepingObserver:
     def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
         self.outcomes.append((kind, result))
 
-    def scored(self, model: str, judgement: Judgement) -> None:
+    def scored(self, model: str, judgement: Judgement, *, is_late: bool) -> None:
         self.judged.append((model, judgement))
 
 

@@ -24,6 +24,7 @@ COUNTERS: Final[Mapping[str, tuple[str, Mapping[str, Sequence[str]]]]] = {
         {"model": ()},
     ),
     "rul_coverage_trials_total": ("Predictions of units that failed.", {"model": ()}),
+    "rul_coverage_units_total": ("Units that failed, of which there were predictions.", {"model": ()}),
     "rul_removed_predictions_total": (
         "Predictions of units that were removed; contradicted: the unit outlived the interval.",
         {"model": (), "verdict": VERDICTS},
@@ -98,12 +99,13 @@ class StoreMetrics:
         if result is OutcomeResult.CREATED:
             self._count("rul_outcomes_total", kind.value)
 
-    def scored(self, model: str, judgement: Judgement) -> None:
-        """Count predictions of a loaded model that an outcome has judged."""
+    def scored(self, model: str, judgement: Judgement, *, is_late: bool) -> None:
+        """Count a unit's predictions that its outcome has judged, and the unit unless they are late."""
         error = judgement.error[judgement.failed]
         contradicted = int(np.count_nonzero(judgement.contradicted))
         still_open = len(judgement) - len(error) - contradicted
         self._count("rul_coverage_trials_total", model, by=len(error))
+        self._count("rul_coverage_units_total", model, by=int(len(error) > 0 and not is_late))
         self._count("rul_coverage_hits_total", model, by=int(np.count_nonzero(judgement.covered)))
         for verdict, count in zip(VERDICTS, (contradicted, still_open), strict=True):
             self._count("rul_removed_predictions_total", model, verdict, by=count)

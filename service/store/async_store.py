@@ -255,17 +255,17 @@ class AsyncStore:
         receipt = store.take_outcome(outcome, replace=replace)
         if receipt is not None and receipt.result in {OutcomeResult.CREATED, OutcomeResult.REPLACED}:
             self._observer.taken(outcome.kind, receipt.result)
-            self._count(receipt.judgements)
+            self._count(receipt.judgements, is_late=False)
         return receipt
 
-    def _count(self, judgements: Sequence[VersionJudgement]) -> None:
+    def _count(self, judgements: Sequence[VersionJudgement], *, is_late: bool) -> None:
         with self._counting:
             for found in judgements:
                 if self._loaded.get(found.model) == found.version:
-                    self._observer.scored(found.model, found.judgement)
+                    self._observer.scored(found.model, found.judgement, is_late=is_late)
 
     def _chore(self, store: Store) -> Iterator[None]:
-        self._count(store.judge_late_predictions())
+        self._count(store.judge_late_predictions(), is_late=True)
         if monotonic() >= self._purge_at:
             # A clock that was set ahead counts from the next purge on: what a purge deletes is lost.
             (before, then), self._clock = self._clock, (time(), monotonic())

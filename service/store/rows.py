@@ -191,5 +191,8 @@ class StoreObserver(Protocol):
     def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
         """Count a committed outcome: created or replaced."""
 
-    def scored(self, model: str, judgement: Judgement) -> None:
-        """Count newly judged predictions of the loaded version of a model."""
+    def scored(self, model: str, judgement: Judgement, *, is_late: bool) -> None:
+        """Count newly judged predictions of one unit by the loaded version of a model.
+
+        `is_late`: whether they were written after its outcome, with which the unit was counted.
+        """

@@ -139,6 +139,7 @@ async def test_the_figures_of_thousands_of_predictions_are_those_of_pandas(url, 
     model = {"model": "fd001"}
     assert counted("rul_outcomes_total", kind="failed") == (ends.kind == "failed").sum()
     assert counted("rul_outcomes_total", kind="removed") == (ends.kind == "removed").sum()
+    assert counted("rul_coverage_units_total", **model) == expected["failed"]
     assert counted("rul_coverage_trials_total", **model) == expected["with_error"]
     for verdict in ("contradicted", "open"):
         assert counted("rul_removed_predictions_total", verdict=verdict, **model) == expected[verdict]

@@ -121,7 +121,7 @@ def test_predictions_of_failed_and_of_removed_units_are_counted_apart(registry, 
     counted = StoreMetrics(shared)
     shared.add_model("fake")
 
-    counted.scored("fake", judge(rows, failed=failed, outcome_cycle=100, cap=cap))
+    counted.scored("fake", judge(rows, failed=failed, outcome_cycle=100, cap=cap), is_late=False)
 
     value = partial(value, model="fake")
 
@@ -134,6 +134,20 @@ def test_predictions_of_failed_and_of_removed_units_are_counted_apart(registry, 
     assert value("rul_outcome_absolute_error_cycles_sum") == 5
     nasa = (np.exp(2 / 10) - 1) + (np.exp(3 / 13) - 1)
     assert value("rul_outcome_nasa_score_total") == pytest.approx(score * nasa)
+
+
+def test_a_unit_that_failed_is_counted_once_also_if_predictions_are_written_late(registry, value):
+    shared = Shared(registry)
+    counted = StoreMetrics(shared)
+    shared.add_model("fake")
+    first, removed = (judge([(90, 12, 8, 14)], failed=f, outcome_cycle=100, cap=125) for f in (True, False))
+
+    counted.scored("fake", first, is_late=False)
+    counted.scored("fake", first, is_late=True)
+    counted.scored("fake", removed, is_late=False)
+
+    assert value("rul_coverage_units_total", model="fake") == 1
+    assert value("rul_coverage_trials_total", model="fake") == 2
 
 
 @pytest.mark.parametrize("up", [True, False])

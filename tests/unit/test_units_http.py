@@ -323,7 +323,7 @@ async def test_a_model_is_removed_only_after_an_outcome_of_it_that_is_being_coun
             return Receipt(OutcomeResult.CREATED, outcome, [judged])
 
     class Counting(FakeKeepingObserver):
-        def scored(self, model, judgement):
+        def scored(self, model, judgement, *, is_late):
             """Remove the model meanwhile, as the event loop does; `Thread.join` waits in vain."""
             removing.start()
             removing.join(0.1)
@@ -526,12 +526,15 @@ async def test_a_wrong_parameter_is_refused_by_its_name(service, path, pointer):
 async def test_only_predictions_of_the_loaded_version_are_counted(tmp_path):
     older = FakeRuntime(make_manifest().model_copy(update={"version": "0"}))
     async with keeping(tmp_path, runtime=older) as service:
-        await predicted(service, ("17", 100, 52.0))
+        await predicted(service, ("17", 100, 52.0), ("18", 100, 52.0))
     async with keeping(tmp_path) as service:
         await predicted(service, ("17", 110, 41.0))
 
         body = (await report(service, "17", kind="failed", cycle=150)).json()
+        await report(service, "18", kind="failed", cycle=150)
 
+        assert service.value("rul_outcomes_total", kind="failed") == 2
+        assert service.value("rul_coverage_units_total", model="fake") == 1
         assert service.value("rul_coverage_trials_total", model="fake") == 1
         assert service.value("rul_outcome_absolute_error_cycles_sum", model="fake") == 1
     assert [score["version"] for score in body["scores"]] == ["0", "1"]
