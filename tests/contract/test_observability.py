@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from observability.dashboards.render import rendered
-from service.labels import Route
+from service.labels import PREDICTS, Route
 from service.metrics.metrics import Metrics
 from tests.fakes import FakeRuntime, make_manifest
 from tests.observability import (
@@ -88,6 +88,12 @@ def test_probes_scrapes_pages_and_unknown_urls_are_no_requests_in_any_expression
         Route.V2_READY, Route.V2_MODEL_READY, Route.GRPC_INFERENCE,
         Route.OTHER,
     }  # fmt: skip
+
+
+def test_the_traffic_that_an_alert_misses_is_that_of_windows_and_readings():
+    (pattern,) = {value for text in expressions().values() for value in re.findall(r'route=~"([^"]*)"', text)}
+
+    assert {route for route in Route if re.fullmatch(pattern, route)} == PREDICTS
 
 
 def test_no_series_is_labelled_by_unit(declared):
