@@ -110,7 +110,8 @@ class Settings(BaseSettings):
     per window. Throughput stops growing at 16 on a CPU; on a GPU 256 is right (docs/gpu.md)."""
     max_pending_windows: PositiveInt = 4096
     """Maximum windows in a worker's queue, per model; beyond it requests get 429 at once. Too high: requests
-    wait past their deadlines and memory grows. Too low: short bursts are refused."""
+    wait past their deadlines and memory grows. Too low: short bursts are refused, and always a request of
+    more windows than this: keep it at RUL_MAX_REQUEST_WINDOWS or above."""
     max_request_windows: PositiveInt = 1024
     """Maximum windows in a request; beyond it the request gets 413. Too high: one client fills the queue. Too
     low: clients must split their requests."""
@@ -119,7 +120,8 @@ class Settings(BaseSettings):
     exhaust memory. Too low: requests within the other limits are refused."""
     max_reading_bytes: PositiveInt = 128 * 1024 * 1024
     """Maximum bytes of all unfinished request bodies in a worker; beyond it a body gets 429. Too high: slow
-    clients exhaust memory. Too low: large requests that arrive together are refused."""
+    clients exhaust memory. Too low: large requests that arrive together are refused, and always one above
+    this."""
     body_timeout_seconds: float = Field(default=10.0, gt=0, le=DAY_SECONDS)
     """Maximum time for a request's body to arrive, in seconds; beyond it the request gets 408. Too high: slow
     clients hold memory. Too low: large bodies over slow links are refused."""
