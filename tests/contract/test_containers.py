@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -116,6 +117,21 @@ def test_the_password_of_grafana_is_the_given_one_or_random(services, given, exp
 
     assert services["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"] == ""
     assert re.fullmatch(expected, shown.strip())
+
+
+@pytest.mark.system
+def test_passwords_of_other_containers_are_not_given_to_the_service(tmp_path):
+    secrets = {"GRAFANA_PASSWORD": "s1", "ALERT_SMTP_PASSWORD": "s2", "ALERT_WEBHOOK_URL": "https://s3"}
+    (tmp_path / ".env").write_text("".join(f"{name}={value}\n" for name, value in secrets.items()), "utf-8")
+    shutil.copy(ROOT / "docker-compose.yml", tmp_path)
+
+    arguments = ("--profile", "*", "config", "--format", "json")
+    given = json.loads(output_of(*compose(), *arguments, cwd=tmp_path))["services"]
+    seen = {name: {*service.get("environment", {}).values()} for name, service in given.items()}
+
+    assert {"s1"} <= seen["grafana"]
+    assert {"s2", "https://s3"} <= seen["alertmanager"]
+    assert not {*secrets.values()} & (seen["rulserve"] | seen["rulserve-gpu"])
 
 
 @pytest.mark.system
