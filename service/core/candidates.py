@@ -189,6 +189,7 @@ def difference(candidate: Manifest, serving: Manifest, *, canary: bool) -> str:
         f"context {serving.context}, got {candidate.context}": candidate.context != serving.context,
         f"horizons {serving.horizons}, got {candidate.horizons}": candidate.horizons != serving.horizons
         and canary,
-        "the same outputs": candidate.explains_readings != serving.explains_readings and canary,
+        "the same outputs": canary
+        and (candidate.explains_readings, candidate.heads) != (serving.explains_readings, serving.heads),
     }
     return next((need for need, differs in wanted.items() if differs), "")

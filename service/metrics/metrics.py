@@ -110,9 +110,9 @@ class Metrics(Collector):
         """Count a canary under the serving model's name, without drift; return its observer."""
         name, manifest = canary.manifest.name, canary.manifest
         serving = self._runtimes[name]
-        heads = range(max(manifest.heads, serving.manifest.heads))
+        heads = ("mean", *map(str, range(manifest.heads)))  # as many as the serving model has
         providers = [*dict.fromkeys((serving.provider, canary.provider))]
-        self.shared.add_model(name, provider=providers, head=("mean", *map(str, heads)))
+        self.shared.add_model(name, provider=providers, head=heads)
         self._beside.append(observer := ModelMetrics(self.shared, canary, drift=None))
         return observer
 
