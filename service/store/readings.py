@@ -150,7 +150,7 @@ class Readings:
         cycles = _numbered(request, max(known, default=0))
         since = min(newest) if len(newest) == context else 0
         if (first := min(cycles)) < since:
-            known |= _read(connection, _BETWEEN, request.key, first=first, last=since - 1)
+            known |= _read(connection, _BETWEEN, request.key, first=first, last=min(since - 1, max(cycles)))
         fresh: dict[int, Stored] = {}
         problems: list[Problem] = []
         columns_id, size = self._ids[request.columns], FLOAT32.itemsize * len(request.columns)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError
 
 from service.errors import CycleConflict
@@ -130,6 +130,23 @@ def test_a_longer_context_in_the_same_transaction_reads_further_back(store):
 
     assert short.newest.cycles == [7, 8, 9, 10]
     assert long.newest.cycles == [*range(4, 12)]
+
+
+def test_an_old_reading_that_is_repeated_does_not_read_all_that_follow_it(store):
+    append(store, request(*range(1, 101)))
+    statements = []
+
+    def watch(_connection, _cursor, *statement):
+        statements.append(statement[:2])
+
+    event.listen(store._engine, "before_cursor_execute", watch)
+    (result,) = append(store, request(1))
+    event.remove(store._engine, "before_cursor_execute", watch)
+
+    with store.reading() as connection:
+        read = [connection.exec_driver_sql(*each).all() for each in statements if "SELECT" in each[0]]
+    assert result.repeated == 1
+    assert sum(map(len, read)) == CONTEXT + 1
 
 
 def test_only_the_newest_readings_of_a_unit_are_kept(store):
