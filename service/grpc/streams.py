@@ -90,6 +90,7 @@ async def _answer_all(desk: Desk, inbox: Inbox, opened: Opened, context: Context
     while (raw := await inbox.take()) is not None:
         await context.write(await _answer(desk, raw, opened, context, stream))
         stream.windows += 1
+        del raw  # it may be large, and the next one late
 
 
 def _open(desk: Desk, raw: bytes | None) -> Opened:

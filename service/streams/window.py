@@ -58,7 +58,7 @@ class StreamWindow:
         windows, problems = join([history], [part], self._rules)
         if windows is None:
             raise refusal([problem.below("/open") for problem in problems[0]])
-        self._readings = windows.readings[0]
+        self._readings = windows.readings[0].copy()  # a view would keep the whole history
         self.last_cycle = history.last_cycle
 
     def add(self, values: FloatArray, *, cycle: float | None) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import tracemalloc
 from contextlib import asynccontextmanager
 
 import grpc
@@ -337,6 +338,29 @@ async def test_a_stream_that_ended_leaves_no_reader_behind():
             await caller.rest()
 
         await until(lambda: asyncio.all_tasks() == before)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        opening(readings=pb.Readings(values=[0.0] * 15_000)),
+        pb.StreamRequest(reading=pb.Reading(values=[0.0] * 15_000)),
+    ],
+)
+async def test_a_silent_stream_holds_no_large_message(message):
+    async with in_process(max_window_cycles=5000) as service:
+        async with calling(service) as before:  # loads what all streams share
+            await opened(before)
+            await before.ask(reading())
+        async with calling(service) as caller:
+            if message.HasField("reading"):
+                await opened(caller)
+            tracemalloc.start()
+            await caller.ask(message)
+            held, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+
+    assert held < 30_000 < message.ByteSize()
 
 
 async def test_a_stream_ends_when_its_key_is_revoked_and_the_others_go_on(tmp_path):
