@@ -81,7 +81,9 @@ def use_tls(config: dict[str, Any], settings: Settings, *, folder: Path) -> dict
         common["validation_context_sds_secret_config"] = _source(folder, "clients")
     for name, secret in secrets.items():
         resource = {"@type": f"{TYPES}.Secret", "name": name} | secret
-        (folder / f"{name}.json").write_text(json.dumps({"resources": [resource]}), encoding="utf-8")
+        file = folder / f"{name}.json"
+        if not file.exists():  # other workers may be reading it
+            file.write_text(json.dumps({"resources": [resource]}), encoding="utf-8")
     context = {
         "@type": f"{TYPES}.DownstreamTlsContext",
         "common_tls_context": common,

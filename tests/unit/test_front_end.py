@@ -18,7 +18,7 @@ from service import cli
 from service.assembly import STORE_SECONDS
 from service.choices import FrontEnd
 from service.errors import FrontEndFailed
-from service.processes import envoy_config, front_end, workers
+from service.processes import envoy_config, front_end, tls, workers
 from service.processes.envoy_server import STOP_SECONDS, EnvoyServer, interrupts_blocked
 from service.settings import Settings
 from service.store.recorder import END_SECONDS
@@ -198,6 +198,16 @@ async def test_a_worker_that_does_not_drain_in_time_gets_no_more_time(short_path
 
     assert not stuck.is_awaited
     assert [event["event"] for event in logged] == ["drain failed"]
+
+
+def test_a_worker_that_restarts_does_not_write_what_other_workers_read(tmp_path):
+    settings = Settings(tls_cert="/tls/server.pem", tls_key="/tls/server.key")
+    tls.use_tls({"static_resources": {"listeners": []}}, settings, folder=tmp_path)
+    os.utime(tmp_path / "certificate.json", (0, 0))
+
+    tls.use_tls({"static_resources": {"listeners": []}}, settings, folder=tmp_path)
+
+    assert (tmp_path / "certificate.json").stat().st_mtime == 0
 
 
 def test_a_comma_separates_bundles_in_the_option_as_in_its_variable():
