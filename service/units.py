@@ -168,7 +168,7 @@ def given_rows(
     Raises:
         InvalidWindow: with every problem that was found.
     """
-    _check_count(len(rows), rules, "/readings")
+    check_count(len(rows), rules, "/readings")
     cycles: list[int | None] = []
     read: list[FloatArray] = []
     problems: list[Problem] = []
@@ -205,7 +205,7 @@ def given_columns(
     """
     known: Mapping[str, Any] = columns if cycles is None else {**columns, "": cycles}
     count = max(map(len, known.values()), default=0)
-    _check_count(count, rules, "/columns")
+    check_count(count, rules, "/columns")
     part = lay_out(WindowInput(columns={**columns}), replace(rules, context=rules.max_cycles))
     problems = list(part.problems)
     if cycles is not None:
@@ -239,7 +239,12 @@ def check_name(unit: str, pointer: str = "/unit") -> None:
         raise InvalidRequest(f"{pointer}: {problem.detail}", [problem])
 
 
-def _check_count(count: int, rules: WindowRules, pointer: str) -> None:
+def check_count(count: int, rules: WindowRules, pointer: str) -> None:
+    """Check the number of readings in a request, before any of them is read.
+
+    Raises:
+        InvalidWindow: there is none, or more than a window may have.
+    """
     if not 0 < count <= rules.max_cycles:
         code = "too_long" if count else "empty"
         detail = f"expected 1 to {rules.max_cycles} readings, got {count}"

@@ -65,6 +65,8 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
     else:
         start = perf_counter()
         request = parsed(pb.PredictRequest, raw)
+        if len(request.windows) > predictor.max_request_windows:  # before any of them is read
+            predictor.check_count(len(request.windows))
         query = predict_query(request, predictor.model(request.model or None).rules)
         del request  # or its readings would stay in memory while the call waits
         exchange.stages.append((Stage.DECODE, start, perf_counter()))

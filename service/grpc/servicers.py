@@ -32,7 +32,7 @@ from service.grpc.predict import costs_of, explain_of, fill, model_reference, pr
 from service.grpc.streams import predict_stream
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
-from service.units import given_rows
+from service.units import check_count, given_rows
 
 SERVICE: Final = "rul.v1.RulService"
 SERVICES: Final = (SERVICE, INFERENCE_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -164,6 +164,7 @@ async def _append(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
     start = perf_counter()
     request = parsed(pb.AppendCyclesRequest, raw)
     model = desk.predictor.model(request.model or None)
+    check_count(len(request.readings), model.rules, "/readings")
     rows = [
         (reading.cycle if reading.HasField("cycle") else None, reading.values, reading.columns)
         for reading in request.readings

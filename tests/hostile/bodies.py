@@ -137,6 +137,11 @@ def _infer(message: bytes) -> Hostile:
     return _message("/inference.GRPCInferenceService/ModelInfer", message)
 
 
+def empty_readings() -> Hostile:
+    readings = rul.AppendCyclesRequest.DESCRIPTOR.fields_by_name["readings"].number
+    return _message("/rul.v1.RulService/AppendCycles", _delimited(readings, b"") * (SIZE // 2))
+
+
 def map_entries() -> Hostile:
     names = (_delimited(1, _delimited(1, b"%d" % i)) for i in range(1_200_000))
     return _predict(_delimited(4, _delimited(3, b"".join(names))))
@@ -252,6 +257,7 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     "the index's body": lambda: Hostile("/v2/repository/index", JSON, _filled('{"a":[', "1,", "]}")),
     "an outcome's body": lambda: Hostile("/v1/units/1/outcomes", JSON, _filled('{"kind":"', "aa", '"}')),
     "gRPC, empty windows": lambda: _predict(_delimited(4, b"") * (SIZE // 2)),
+    "gRPC, empty readings": empty_readings,
     "gRPC, a million columns": map_entries,
     "gRPC, unknown fields": lambda: _predict(b"\x78\x00" * (SIZE // 2)),
     "gRPC, unknown groups": lambda: _predict(b"\x7b\x7c" * (SIZE // 2)),

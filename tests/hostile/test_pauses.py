@@ -13,7 +13,7 @@ import time
 import msgspec
 import pytest
 
-from service.core.turns import LARGE_JSON_BYTES
+from service.core.turns import LARGE_BYTES, LARGE_JSON_BYTES
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
 from tests.fakes import FakeRuntime, make_manifest
@@ -118,11 +118,11 @@ async def test_a_hostile_body_does_not_hold_the_event_loop(name, skip_seconds):
     assert str(status) not in {"500", "grpc 13", "grpc 2"}
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if "gRPC" not in name])
-async def test_json_that_may_be_decoded_in_one_call_does_not_hold_the_event_loop(
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_body_that_may_be_decoded_in_one_call_does_not_hold_the_event_loop(
     name, skip_seconds, monkeypatch
 ):
-    monkeypatch.setattr(bodies, "SIZE", LARGE_JSON_BYTES - 1024)
+    monkeypatch.setattr(bodies, "SIZE", (LARGE_BYTES if "gRPC" in name else LARGE_JSON_BYTES) - 1024)
     hostile = HOSTILE[name]()
 
     async with in_process(**DEFAULTS) as running:
