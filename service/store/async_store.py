@@ -265,7 +265,8 @@ class AsyncStore:
                     self._observer.scored(found.model, found.judgement, is_late=is_late)
 
     def _chore(self, store: Store) -> Iterator[None]:
-        self._count(store.judge_late_predictions(), is_late=True)
+        for found in store.judge_late_predictions():
+            self._count([found], is_late=True)
         if monotonic() >= self._purge_at:
             # A clock that was set ahead counts from the next purge on: what a purge deletes is lost.
             (before, then), self._clock = self._clock, (time(), monotonic())

@@ -247,19 +247,18 @@ class Store(Database):
             result = OutcomeResult.CREATED if known is None else OutcomeResult.REPLACED
             return Receipt(result, outcome, _judge_once(connection, outcome))
 
-    def judge_late_predictions(self) -> list[VersionJudgement]:
-        """Judge predictions that were written since the last call, after the outcome of their unit."""
+    def judge_late_predictions(self) -> Iterator[VersionJudgement]:
+        """Judge new predictions that came after the outcome of their unit; yield what is committed."""
         with self.reading() as connection:
             newest = connection.scalar(select(func.max(PREDICTIONS.c.id))) or 0
             since = min(self._looked_until, newest) - LATE_ROWS
             late = _WITH_LATE_PREDICTIONS.where(PREDICTIONS.c.id > since)
             outcomes = [_outcome(row) for row in connection.execute(late)]
-        judgements: list[VersionJudgement] = []
         for outcome in outcomes:
             with self.writing() as connection:
-                judgements += _judge_once(connection, outcome)
+                judgements = _judge_once(connection, outcome)
+            yield from judgements
         self._looked_until = newest
-        return judgements
 
 
 def _exclude(connection: Connection, *names: str) -> None:

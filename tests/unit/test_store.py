@@ -364,7 +364,7 @@ def test_predictions_that_are_written_after_an_outcome_however_long_ago_are_coun
     store.take_outcome(failure(recorded_at=0.0), replace=False)
     store.write([row(cycle=11), row(cycle=60), row(cycle=61), row("2")])
 
-    first, again = (store.judge_late_predictions() for _ in range(2))
+    first, again = ([*store.judge_late_predictions()] for _ in range(2))
 
     assert [len(found.judgement) for found in first] == [2]
     assert again == []
@@ -374,7 +374,7 @@ def test_late_predictions_are_found_however_many_were_written_since_the_last_loo
     monkeypatch.setattr("service.store.store.LATE_ROWS", 0)
     store.write([row(cycle=10)])
     store.take_outcome(failure(), replace=False)
-    store.judge_late_predictions()
+    assert [*store.judge_late_predictions()] == []
     store.write([row(cycle=60)])
     store.write([row("2", cycle) for cycle in range(20)])
 
@@ -391,9 +391,28 @@ def test_outcomes_without_late_predictions_cost_one_transaction_together(store):
     begun = []
     event.listen(store._engine, "begin", begun.append)
 
-    judged = store.judge_late_predictions()
+    judged = [*store.judge_late_predictions()]
 
     assert (len(judged), len(begun)) == (1, 2)
+
+
+def test_judgements_of_an_outcome_are_heard_of_even_if_the_store_is_lost_before_the_next(store):
+    for unit in ("1", "2"):
+        store.write([row(unit)])
+        store.take_outcome(failure(unit=unit), replace=False)
+    store.write([row("1", 11), row("2", 11)])
+    begun, judged = [], []
+
+    def lose(connection):
+        begun.append(connection)
+        if len(begun) == 3:  # of a read and two judgements
+            raise OSError
+
+    event.listen(store._engine, "begin", lose)
+    with pytest.raises(StoreUnavailable):
+        judged.extend(store.judge_late_predictions())
+
+    assert (len(judged), [each["scored"] for each in kept(store)].count(True)) == (1, 3)
 
 
 def test_a_fleet_is_listed_by_urgency_page_by_page(store):
