@@ -256,7 +256,9 @@ class Store(Database):
             outcomes = [_outcome(row) for row in connection.execute(late)]
         for outcome in outcomes:
             with self.writing() as connection:
-                judgements = _judge_once(connection, outcome)
+                take_turns(connection, [outcome.unit])
+                known = _known_outcome(connection, _key(outcome))  # it may be corrected meanwhile
+                judgements = [] if known is None else _judge_once(connection, known)
             yield from judgements
         self._looked_until = newest
 
@@ -331,9 +333,7 @@ def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgeme
     marked = connection.execute(
         update(PREDICTIONS)
         .where(
-            PREDICTIONS.c.version_id.in_(versions),
-            PREDICTIONS.c.tenant == outcome.tenant,
-            PREDICTIONS.c.unit == outcome.unit,
+            of_unit(PREDICTIONS, _key(outcome)),
             PREDICTIONS.c.last_cycle <= outcome.cycle,
             PREDICTIONS.c.scored.is_(False),
         )

@@ -415,6 +415,16 @@ def test_judgements_of_an_outcome_are_heard_of_even_if_the_store_is_lost_before_
     assert (len(judged), [each["scored"] for each in kept(store)].count(True)) == (1, 3)
 
 
+def test_late_predictions_are_not_judged_by_an_outcome_that_was_corrected_meanwhile(store, opened):
+    other = opened([FD001])
+    store.write([row()])
+    store.take_outcome(failure(60), replace=False)
+    store.write([row(cycle=59)])
+    event.listen(store._engine, "commit", lambda _: other.take_outcome(failure(50), replace=True), once=True)
+
+    assert [*store.judge_late_predictions()] == []
+
+
 def test_a_fleet_is_listed_by_urgency_page_by_page(store):
     store.write([row(name, rul=rul) for name, rul in [("a", 20.0), ("b", 20.0), ("c", 10.0), ("d", 30.0)]])
 
