@@ -277,13 +277,19 @@ def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatA
 
 
 def unit_names(files: Sequence[Path]) -> dict[Path, str]:
-    """Name the unit of each file: the file's name, after its folder's name if names repeat."""
-    stems = {file: bare_path(file).stem for file in files}
-    shared = Counter(stems.values())
-    return {
-        file: stem if shared[stem] == 1 else f"{file.absolute().parent.name}_{stem}"
-        for file, stem in stems.items()
-    }
+    """Name the unit of each file: the file's name, after its folder's name if names repeat.
+
+    Raises:
+        InvalidData: two files have the same name, in folders of the same name.
+    """
+    stems = [bare_path(file).stem for file in files]
+    shared = Counter(stems)
+    found: dict[str, Path] = {}
+    for file, stem in zip(files, stems, strict=True):
+        name = stem if shared[stem] == 1 else f"{file.absolute().parent.name}_{stem}"
+        if (other := found.setdefault(name, file)) is not file:
+            raise InvalidData(f"{file}: its unit would be {name}, as that of {other}: rename one of them")
+    return {file: name for name, file in found.items()}
 
 
 def _counts(fleet: Fleet, marked: BoolArray) -> dict[str, int]:

@@ -95,6 +95,17 @@ def test_one_file_a_unit_takes_its_name_and_counts_its_rows(tmp_path):
     assert first.readings[:, 1].tolist() == [1, 2]
 
 
+def test_two_files_of_one_unit_are_refused_where_each_file_is_a_unit(tmp_path):
+    for site in ("north", "south"):
+        (tmp_path / site / "pumps").mkdir(parents=True)
+        write(tmp_path, "vibration,load,pressure", "1,0,0", name=f"{site}/pumps/7.csv")
+
+    with pytest.raises(
+        InvalidData, match=r"south/pumps/7.csv: its unit would be pumps_7, as that of .*north"
+    ):
+        read_trajectories(tmp_path, FILE_A_UNIT)
+
+
 def test_without_a_cycle_column_the_rows_of_each_unit_are_counted(tmp_path):
     path = write(tmp_path, "unit,load,vibration,pressure", "a,0,1,0", "b,0,10,0", "a,0,2,0")
 
