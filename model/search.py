@@ -54,7 +54,7 @@ def search_rows(
     study = optuna.create_study(sampler=TPESampler(seed=seed))
     for start in range(0, trials, AT_ONCE):
         asked = [study.ask(dict(space.searched)) for _ in range(min(AT_ONCE, trials - start))]
-        rows = [Wanted(space.row, [*space.fixed, *_settings(trial.params)]) for trial in asked]
+        rows = [Wanted(space.row, [*space.fixed, *_settings(space, trial.params)]) for trial in asked]
         for trial, wanted, found in zip(asked, rows, run(rows), strict=True):
             study.tell(trial, found.rmse)
             yield wanted, found
@@ -83,5 +83,12 @@ def _distribution(row: str, setting: str) -> BaseDistribution:
     )
 
 
-def _settings(params: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={v:.3g}" if isinstance(v, float) else f"{name}={v}" for name, v in params.items()]
+def _settings(space: Space, params: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={_rounded(value, space.searched[name])}" for name, value in params.items()]
+
+
+def _rounded(value: Any, among: BaseDistribution) -> Any:  # noqa: ANN401 a number or a text
+    """Round a number to four digits, within its bounds; a whole number and a text stay."""
+    if not isinstance(among, FloatDistribution):
+        return value
+    return min(max(float(f"{value:.4g}"), among.low), among.high)

@@ -1,6 +1,7 @@
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -294,6 +295,19 @@ def test_a_search_tries_the_same_options_each_time(units):
     assert len({label for label, _ in first}) == 2
     pattern = r"amnl batch=8 noise=0\.[\d.]+ hidden=[234] score=(dot|additive)"
     assert all(re.fullmatch(pattern, label) for label, _ in first)
+
+
+def test_a_searched_number_stays_within_its_bounds_when_it_is_rounded():
+    search = pytest.importorskip("model.search", reason="Optuna is not installed", exc_type=ImportError)
+    space = search.read_space("flagship", ["average=0.99..0.9999"])
+
+    def run(rows):
+        return (SimpleNamespace(rmse=1 - row.row.recipe["average"]) for row in rows)
+
+    tried = [found.rmse for _, found in search.search_rows(space, run, trials=20, seed=0)]
+
+    assert min(tried) >= 1 - 0.9999
+    assert max(tried) <= 1 - 0.99
 
 
 @pytest.mark.usefixtures("short_rows")
