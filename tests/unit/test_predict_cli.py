@@ -294,7 +294,15 @@ def test_rows_with_costs_say_when_to_stop_and_at_what_cost():
 
 
 def people_lines(
-    *, width=120, encoding="utf-8", rows=ROWS, last_only=True, colour=False, manifest=MANIFEST, costs=None
+    *,
+    width=120,
+    encoding="utf-8",
+    rows=ROWS,
+    last_only=True,
+    colour=False,
+    manifest=MANIFEST,
+    costs=None,
+    units=UNITS,
 ):
     buffer = io.BytesIO()
     file = io.TextIOWrapper(buffer, encoding=encoding, write_through=True)
@@ -306,7 +314,7 @@ def people_lines(
         highlight=False,
     )
     answerer = SimpleNamespace(manifest=manifest, name=MODEL, costs=costs)
-    table = PeopleTable(console, answerer, UNITS, last_only=last_only)
+    table = PeopleTable(console, answerer, units, last_only=last_only)
     table.write(rows)
     table.close()
     return buffer.getvalue().decode(encoding).splitlines()
@@ -321,6 +329,15 @@ def test_a_capped_answer_is_at_least_never_exact():
 
     assert line.split()[:6] == ["pump", "8", "12", "≥", "125", "104.0"]
     assert "125.0" not in line
+
+
+def test_no_digit_of_a_large_cycle_number_is_cut_off():
+    units = [Trajectory("pump 7", np.array([16_777_010]), np.zeros((1, 3)), failed=False)]
+    cycles = {"last_cycle": 16_777_010, "top_cycle": 16_777_005, "act_at_cycle": 116_777_010}
+
+    line = evident_lines(rows=[EVIDENT_ROWS[0] | cycles | {"cost_ratio": 0.5}], units=units, costs=(1, 10))[2]
+
+    assert set(map(str, cycles.values())) <= set(line.split())
 
 
 def test_the_table_names_what_has_no_answer_and_what_is_strange():

@@ -99,16 +99,17 @@ class PeopleTable(RowWriter):
 
     def _fit(self, units: Sequence[Trajectory]) -> dict[str, int]:
         """Choose columns and their widths for this console."""
+        cycle = max(len(str(t.cycles[-1])) for t in units)
         widths = {
             "unit": min(MAX_UNIT, max(4, *(len(t.unit) for t in units))),
-            "last cycle": max(10, *(len(str(t.cycles[-1])) for t in units)),
+            "last cycle": max(10, cycle),
             "RUL": self._number,
             "interval": max(2 * self._number + 3, len(self._headings["interval"])),
             "drawing": DRAWING[1],
             "health": max(map(len, HEALTH_LABELS)) + 2,
             "entropy": 7,
-            **self._grounds_widths(),
-            **({"stop at": 7, "cost ratio": 10} if self._decides else {}),
+            **self._grounds_widths(cycle),
+            **({"stop at": max(7, cycle + 1), "cost ratio": 10} if self._decides else {}),
             "failure": max(5 * len(self._manifest.horizons) - 1, len(self._headings["failure"])),
             "state": max(map(len, RulState)),
         }
@@ -126,14 +127,14 @@ class PeopleTable(RowWriter):
     def _width(widths: Mapping[str, int]) -> int:
         return sum(widths.values()) + 2 * (len(widths) - 1)
 
-    def _grounds_widths(self) -> dict[str, int]:
-        """Choose the columns of the explanation."""
+    def _grounds_widths(self, cycle: int) -> dict[str, int]:
+        """Choose the columns of the explanation; the longest cycle number has so many digits."""
         if not self._manifest.explains_readings:
-            return {"top cycle": 9}
+            return {"top cycle": max(9, cycle)}
         names = [self._manifest.columns[place].name for place in self._manifest.contributing]
         sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(f" {-self._cap:.1f}")
         sensors = max(2 * sensor + 2, len(self._headings["sensors"]))
-        widths = {"evidence": len(self._headings["evidence"]), "sensors": sensors}
+        widths = {"evidence": max(len(self._headings["evidence"]), cycle), "sensors": sensors}
         return widths | ({"trust": len(UNSUPPORTED)} if self._last_only else {})
 
     def _cells(self, row: Row) -> dict[str, Text]:
