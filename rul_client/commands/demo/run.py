@@ -138,7 +138,7 @@ class Demo:
         for _, i, latest in nsmallest(SHOWN, answered):
             machine, health = self.machines[i], latest.health_state.label
             interval = f"{latest.interval.lower:.1f} to {latest.interval.upper:.1f}"
-            cells = (machine.name, machine.model, str(machine.age), f"{latest.rul:.1f}", interval)
+            cells = (machine.name, machine.model, str(machine.age), latest.cycles_left, interval)
             table.add_row(*cells, Text(health, HEALTH_STYLES.get(health, "")))
         return Group(Text(f"{url}  page; Ctrl+C ends", "bold"), Text(self.line()), table)
 
