@@ -103,6 +103,7 @@ WINDOWS = "expected last, all or a number from 1"
         ("bench http://localhost:3000 --windows 0", "expected numbers above 0"),
         ("bench http://localhost:3000 --seconds 0", "--seconds"),
         ("bench http://localhost:3000 --processes 0", "--processes"),
+        ("bench http://localhost:3000 --grpc localhost:port", "got 'http://localhost:port'"),
         ("top grpc://localhost:1", "expected http, https://HOST:PORT"),
         ("top http://localhost:1 --interval 0", "--interval"),
         *((f"score --bundle a --input b --output c --windows={n}", WINDOWS) for n in (0, -1, "some")),

@@ -50,7 +50,7 @@ def bench(
     run_bench(
         Target(
             url,
-            f"{url.partition(':')[0]}://{grpc}" if grpc else url,
+            http_address(f"{url.partition(':')[0]}://{grpc}") if grpc else url,
             *credentials,
         ),
         [(name, count, size) for name in protocols for size in many[1] for count in many[0]],
