@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 import httpx
 import msgspec
 
-from rul_client.address import Tls, checked_key, is_loopback
+from rul_client.address import InvalidAddress, Tls, checked_key, is_loopback
 from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable, Unreachable
 
 TIMEOUT_SECONDS: Final = 60.0
@@ -30,15 +30,20 @@ def http_client(
     """Open a connection pool to one server; this machine itself is reached without a proxy.
 
     Raises:
+        InvalidAddress: no server can have the host's name.
         InvalidKey: no request can carry the key.
         RemoteFailed: the certificates cannot be used.
     """
     key = checked_key(api_key)
+    try:
+        host = httpx.URL(url).host
+    except httpx.InvalidURL as error:
+        raise InvalidAddress(f"{url}: {error}") from error
     return httpx.AsyncClient(
         base_url=url,
         headers={} if key is None else {"x-api-key": key},
         timeout=timeout_seconds,
-        trust_env=not is_loopback(httpx.URL(url).host),
+        trust_env=not is_loopback(host),
         transport=transport,
         verify=verification(tls),
     )

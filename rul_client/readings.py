@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from model.domain import FloatArray, InvalidData
+from model.domain import LARGEST_CYCLE, FloatArray, InvalidData
 
 WINDOW_KEYS: Final = frozenset({"unit", "last_cycle", "columns", "readings"})
 MAX_WINDOWS: Final = 64
@@ -138,8 +138,8 @@ def numbered(
     count = len(window.readings)
     if len(cycles) != count:
         raise InvalidData(f"cycle: expected {count} numbers, got {len(cycles)}")
-    if (wrong := cycles[cycles != np.floor(cycles)]).size:
-        raise InvalidData(f"cycle: expected whole numbers, got {wrong[0]}")
+    if (wrong := cycles[(cycles != np.floor(cycles)) | (np.abs(cycles) > LARGEST_CYCLE)]).size:
+        raise InvalidData(f"cycle: expected whole numbers up to {LARGEST_CYCLE}, got {wrong[0]}")
     return window, cycles.astype(np.int64).tolist()
 
 

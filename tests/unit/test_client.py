@@ -22,7 +22,7 @@ import typer
 from grpc.aio import AioRpcError, Metadata
 
 from model.domain import InvalidData
-from rul_client.address import Tls, chosen_key, in_path
+from rul_client.address import InvalidAddress, Tls, chosen_key, in_path
 from rul_client.api import AsyncClient, Client
 from rul_client.errors import Rejected, RemoteFailed, RulError
 from rul_client.grpc import grpc_channel
@@ -485,10 +485,17 @@ async def test_one_reading_is_appended_or_several():
     ("unit", "columns", "cycle", "error"),
     [
         ("a", {"a": [1, 2]}, 3, "cycle: expected 2 numbers, got 1"),
-        ("a", {"a": [1, 2]}, [3, 4.5], "cycle: expected whole numbers, got 4.5"),
+        ("a", {"a": [1, 2]}, [3, 4.5], "cycle: expected whole numbers up to 16777216, got 4.5"),
+        ("a", {"a": 1}, -math.inf, "cycle: expected whole numbers up to 16777216, got -inf"),
+        ("a", {"a": 1}, 2.0**70, "cycle: expected whole numbers up to 16777216, got 1.18"),
         ("a", {"a": [1, 2]}, ["3", "May"], "cycle: expected numbers, .*'May'"),
         ("a", {"a": [1]}, pd.to_datetime(["2026-03-01"]), "cycle: expected numbers, got datetime64"),
-        ("a", {"a": [1]}, pd.array([None], dtype="Int64"), "cycle: expected .*numbers, got"),
+        (
+            "a",
+            {"a": [1]},
+            pd.array([None], dtype="Int64"),
+            "cycle: expected whole numbers up to 16777216, got nan",
+        ),
         ("a", None, None, "columns: expected values by column, got"),
         ("a", pa.table({"a": [1.0]}), None, "columns: expected values by column, got"),
         (17.0, {"a": 1.0}, None, "unit: expected a name, got"),
@@ -666,6 +673,12 @@ def test_a_closed_client_is_an_error_that_may_be_closed_again():
         client.models()
     client.close()
     assert client.asynchronous._http.is_closed
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_host_name_that_no_domain_may_have_is_an_invalid_address(scheme):
+    with pytest.raises(InvalidAddress, match="Invalid IDNA hostname: '-ü'"):
+        AsyncClient(f"{scheme}://-ü:3000")
 
 
 @pytest.mark.parametrize(
