@@ -113,6 +113,19 @@ def test_a_reading_without_a_date_or_number_is_refused_and_the_others_are_answer
     assert re.fullmatch(reason, said)
 
 
+def test_files_with_dates_and_with_numbers_as_cycles_are_answered_in_one_part(tiny_bundle, table, tmp_path):
+    days = table["cycle"].cast(pa.int32()).cast(pa.date32()).to_pylist()
+    (tmp_path / "in").mkdir()
+    pq.write_table(with_column(named(table, "abc"), "cycle", days), tmp_path / "in" / "dates.parquet")
+    pq.write_table(named(table, "def"), tmp_path / "in" / "numbers.parquet")
+
+    summary = score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")
+
+    answers = [(row["last_cycle"], row["rul"]) for row in scored(tmp_path / "out")]
+    assert summary["windows"] == 2 * len(table)
+    assert answers[: len(table)] == answers[len(table) :]
+
+
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.binary()])
 def test_units_are_texts_of_any_type(tiny_bundle, table, tmp_path, kind):
     names = pa.array(table["unit"].to_pylist(), kind)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from model.cells import MISSING
-from model.cycle_numbers import is_cycle
+from model.cycle_numbers import is_cycle, number_within
 from model.domain import LARGEST_CYCLE, IntArray, InvalidData, Trajectory
 from model.fleet import Fleet
 from model.readers import Rows
@@ -149,6 +149,9 @@ def _readable(of: Slice, table: pa.Table, fleet: Fleet, refused: list[Refusal]) 
         text=None,
     )
     numbers = {name: values[kept] for name, values in found.numbers.items()}
+    codes, cycles = codes[kept], cycles[kept]
+    if is_dated:  # another file of the part may have numbers, and no unit is in two files
+        cycles = number_within(codes, cycles).astype(np.float64)
     if fleet.cycle_column is not None:
-        numbers[fleet.cycle_column] = cycles[kept]
-    return rows, replace(found, numbers=numbers, labels=units, codes=codes[kept], is_dated=is_dated)
+        numbers[fleet.cycle_column] = cycles
+    return rows, replace(found, numbers=numbers, labels=units, codes=codes)
