@@ -35,7 +35,7 @@ class CannotDraw(RulError):
 
 
 def save_picture(picture: Picture, path: Path) -> None:
-    """Write a picture in the format of the path's suffix."""
+    """Write a picture in the format of the path's suffix; without one in PNG."""
     from matplotlib.text import Text  # noqa: PLC0415 only pictures need it
 
     for text in picture.findobj(Text):
@@ -44,7 +44,7 @@ def save_picture(picture: Picture, path: Path) -> None:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as part:
-            picture.savefig(part, dpi=130)
+            picture.savefig(part, dpi=130, format=path.suffix.strip(".") or "png")
     except ValueError as error:
         raise CannotDraw(f"{path}: the picture cannot be written: {error}") from error
 

@@ -39,6 +39,14 @@ def test_a_picture_that_does_not_fit_on_the_disk_leaves_the_earlier_one(tmp_path
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("name", ["picture", "picture."])
+def test_a_picture_without_a_suffix_is_a_png_of_that_name_and_the_only_file(tmp_path, name):
+    save_picture(Figure(), tmp_path / name)
+
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+    assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.usefixtures("full_disk")
 def test_a_run_that_does_not_fit_on_the_disk_is_one_clear_line(tmp_path):
     path = tmp_path / "state.pt"
