@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from model.cluster import ClusterFailed, connected, mapped
 from model.domain import InvalidData
 from model.fleet import Fleet, fleet_named
 from rul_client.answers import ModelName
+from rul_client.commands.score.job import Job
 from rul_client.commands.score.plan import Part
-from rul_client.commands.score.runners import score_on_node
+from rul_client.commands.score.runners import on_nodes, score_on_node
 from tests import commands, scoring
 from tests.integration.conftest import COMMAND_SECONDS, RUL
 from tests.tiny_bundle import pumps
@@ -123,6 +125,19 @@ def test_a_bundle_that_differs_on_a_node_is_not_used(readings, tiny_bundle, tmp_
 
     with pytest.raises(ClusterFailed, match="a node has"):
         score_on_node(job, other, Part(0, (), 0))
+
+
+def test_what_has_the_name_of_a_shipped_fleet_or_bundle_but_is_none_is_not_taken_for_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("cmapss").mkdir()
+    Path("fd001").touch()
+    job = Job("fd001", "in", "out", "cmapss", every=1, part_readings=1)
+
+    [sent] = on_nodes(SimpleNamespace(map=lambda work, _parts: [work.args[0]]), job, [])
+
+    assert (sent.bundle, sent.fleet) == ("fd001", "cmapss")
 
 
 def scoring_of(readings: Path, bundle: Path, folder: Path) -> tuple[object, ...]:

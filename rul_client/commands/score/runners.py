@@ -57,9 +57,10 @@ def on_nodes(cluster: Cluster, job: Job, parts: Sequence[Part]) -> Generator[Tal
         RulError: as `score_part` says, for the first part that fails.
     """
     # Other places are URLs and names of shipped bundles and fleets.
-    places = {name: getattr(job, name) for name in ("bundle", "source", "output", "fleet")}
+    kinds = {"bundle": Path.is_dir, "source": Path.exists, "output": Path.exists, "fleet": Path.is_file}
+    places = {name: Path(place) for name in kinds if (place := getattr(job, name))}
     found: dict[str, Any] = {
-        name: str(Path(place).absolute()) for name, place in places.items() if place and Path(place).exists()
+        name: str(place.absolute()) for name, place in places.items() if kinds[name](place)
     }
     yield from cluster.map(partial(score_on_node, replace(job, **found), scorer_of(job).name), parts)
 
