@@ -73,7 +73,8 @@ def _lines(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
             f"{path}: no column {', '.join(lacking)}: expected {', '.join(NEEDED)} and, if wanted, "
             f"{' and '.join(FURTHER)}; the file has {', '.join(table.header)}"
         )
-    lines = [(line, [cell.strip() for cell in cells]) for line, cells in table.lines() if any(cells)]
+    every = [(line, [cell.strip() for cell in cells]) for line, cells in table.lines()]
+    lines = [(line, cells) for line, cells in every if any(cells)]
     unit = table.header.index("unit")
     named = [cells for _, cells in lines if len(cells) > unit]
     for cells, name in zip(named, whole_names([cells[unit] for cells in named]), strict=True):

@@ -44,7 +44,7 @@ def csv_file(folder, *lines):
 
 
 async def test_each_line_of_a_file_is_an_outcome(tmp_path, capsys):
-    server, lines = Server(), ["17,failed,192,fd001,2026-03-01T12:00:00Z", "", "18,removed,150,,"]
+    server, lines = Server(), ["17,failed,192,fd001,2026-03-01T12:00:00Z", "", " , ,,,", "18,removed,150,,"]
 
     await report(server, csv_file(tmp_path, HEADER, *lines))
 
