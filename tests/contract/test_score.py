@@ -406,6 +406,9 @@ def test_a_folder_with_other_files_or_within_the_input_is_refused(tiny_bundle, f
         score_here(tiny_bundle, fleet, tmp_path / "out")
     with pytest.raises(OtherRun, match="lies in the input"):
         score_here(tiny_bundle, fleet, fleet / "out")
+    (tmp_path / "link").symlink_to(fleet)
+    with pytest.raises(OtherRun, match="lies in the input"):
+        score_here(tiny_bundle, fleet, tmp_path / "link" / "out")
 
 
 def test_an_output_beside_an_input_file_is_written(tiny_bundle, fleet):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
@@ -112,7 +113,8 @@ def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
         OtherRun: it is not.
     """
     output, source = scorer.output, Location.of(scorer.job.source)
-    if output.files.equals(source.files) and f"{output.root}/".startswith(f"{source.root}/"):
+    is_within = Path(output.root).resolve().is_relative_to(Path(source.root).resolve())
+    if is_within and output.files.equals(source.files):
         raise OtherRun(f"{output.url} lies in the input {source.url}: choose an --output outside of it")
     listed = output.files.get_file_info(FileSelector(output.root, recursive=True, allow_not_found=True))
     names = {output.name(file): file for file in listed if file.is_file}
