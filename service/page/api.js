@@ -104,10 +104,10 @@ export const api = {
 /**
  * Follow `/v1/events` until `signal` is aborted.
  *
- * Reconnects if the stream ends or is silent for too long; at streams that do not last, later each time. Disconnects while the page is hidden, because a browser
- * opens few connections to one host. Uses fetch because EventSource cannot send a key. Calls `onEvent(name, data)`;
- * `onState("live" | "waiting" | "off")`; `onState("refused", why)` if the key may not read; `onBack()` after a
- * reconnect, because events may be missing.
+ * Reconnects if the stream ends or is silent for too long; if streams do not last, later each time. Disconnects while
+ * the page is hidden, because a browser opens few connections to one host. Uses fetch because EventSource cannot send a
+ * key. Calls `onEvent(name, data)`; `onState("live" | "waiting" | "off")`; `onState("refused", why)` if the key may not
+ * read; `onBack()` after a reconnect, because events may be missing.
  */
 export async function follow({ onEvent, onState, onBack, signal }) {
   let pause = 1000;
