@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.hostile.soak import Sample, growth_of
+
 SECONDS = 600
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runs read /proc")
@@ -33,3 +35,17 @@ def test_a_soak_leaves_descriptors_and_threads_as_they_were():
 
     assert re.search(r"slope of memory, 95 % interval \| -?[\d.]+ ± [\d.]+ KiB", output)
     assert "\n0 findings." in output
+
+
+def samples(*, threads: list[int]) -> list[Sample]:
+    return [Sample(60 + i, 2**29, 90, count) for i, count in enumerate(threads)]
+
+
+def test_a_soak_names_a_thread_that_each_fifty_requests_leave_behind():
+    leaking = samples(threads=[31 + i // 50 for i in range(240)])
+
+    assert growth_of(leaking) == ["threads grew by at least 4.2, from 31"]
+
+
+def test_a_soak_names_no_thread_that_a_pool_opens_late():
+    assert growth_of(samples(threads=[31] * 120 + [32] * 120)) == []
