@@ -18,6 +18,7 @@ import numpy as np
 from export.bundle import Manifest
 from model.dataset import answerable, join_windows, make_windows, windows_ending_at
 from model.domain import NOVELTY_LIMIT, InvalidData, Trajectory, WindowSet
+from model.files import data_sha256, format_of
 from model.fleet import Fleet, fleet_named
 from model.prognostics import Life
 
@@ -45,7 +46,7 @@ def matching_fleet(manifest: Manifest, name_or_path: str) -> Fleet:
 
 def is_training_data(manifest: Manifest, data: Sequence[Path], kind: Fleet) -> bool:
     """Compare files with the data that trained the bundle."""
-    from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
+    from model.readers import data_files  # noqa: PLC0415 with PyArrow
 
     return data_sha256(data_files(data, kind)) == manifest.training.data_sha256
 
@@ -109,7 +110,6 @@ def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:
     Raises:
         InvalidData: the file cannot be read, or its units are not those of the data.
     """
-    from model.files import format_of  # noqa: PLC0415 as below
     from model.tables import read_table  # noqa: PLC0415 with PyArrow
 
     form = format_of(path, "cmapss")

@@ -16,6 +16,7 @@ from model.cluster import Cluster, RayAddress, connected
 from model.domain import MODEL_NAME, RulError, printable
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
 from model.experiment_cli import Seed, Settings, Threads
+from model.files import data_sha256
 from model.fleet import fleet_named
 from model.outputs import CannotWrite, require_writable
 from model.screen import cells, number_table, progress, save_picture, say, tell
@@ -107,7 +108,7 @@ def train(
     from model.curve import write_curve  # noqa: PLC0415 with matplotlib
     from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
-    from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
+    from model.readers import data_files  # noqa: PLC0415 with PyArrow
     from model.run import Plan, Source, train_run  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 

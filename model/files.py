@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import logging
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -142,3 +143,15 @@ def _text_format(head: bytes) -> Format | None:
         delimiter = delimiter_of(first)
         cells = {line.count(delimiter) for line in (first, *others[:1])}  # of prose they differ
         return "csv" if len(cells) == 1 and max(cells) > 0 else None
+
+
+def data_sha256(paths: Iterable[Path]) -> str:
+    """Compute the digest of files' contents, whatever their names and order.
+
+    For one file it is the output of `sha256sum`.
+    """
+    digests: list[str] = []
+    for path in paths:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()

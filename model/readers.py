@@ -6,10 +6,9 @@ missing or infinite. Errors name file, line and column. This module must not kno
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,18 +94,6 @@ def data_files(path: Path | Sequence[Path], fleet: Fleet) -> list[Path]:
         InvalidData: there is no such file, or no file of the fleet's format in a folder.
     """
     return files_with([path] if isinstance(path, Path) else path, {fleet.format})
-
-
-def data_sha256(paths: Iterable[Path]) -> str:
-    """Compute the digest of files' contents, whatever their names and order.
-
-    For one file it is the output of `sha256sum`.
-    """
-    digests: list[str] = []
-    for path in paths:
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.domain import Column, InvalidData, Schema, Trajectory
-from model.files import content, format_of
+from model.files import content, data_sha256, format_of
 from model.fleet import FAILED, FailureRule, Fleet, fleet_named
-from model.readers import data_sha256, read_trajectories, read_with_report
+from model.readers import read_trajectories, read_with_report
 from model.writers import csv_text, write_parquet
 from tests.examples import examples
 from tests.fleets import PUMP_SCHEMA, PUMPS
