@@ -86,7 +86,9 @@ def model_card(manifest: Manifest, *, sha256: str) -> str:
     training = manifest.training
     settings = [column.name for column in manifest.columns if column.role == "setting"]
     sensors = [column.name for column in manifest.columns if column.role == "sensor"]
-    units = f"{training.units} units form {training.folds} folds.{_censored(training)}"
+    group = training.config.get("group")
+    together = "" if group is None else f", those of one `{group}` in one fold"
+    units = f"{training.units} units form {training.folds} folds{together}.{_censored(training)}"
     entropy = manifest.entropy[0]
     low, high = entropy.limits(manifest.context)
     return f"""# {manifest.name} {manifest.version}

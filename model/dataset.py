@@ -9,7 +9,7 @@ must not know torch, files or scaling.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -231,9 +231,9 @@ def truncated_windows(
 
 
 def split_units(units: Iterable[str], *, parts: int, seed: int) -> list[list[str]]:
-    """Split units at random into sorted parts of equal size, to within one unit.
+    """Split units, or groups of units, at random into sorted parts of equal size, to within one.
 
-    The seed determines the split, whatever the order of the units.
+    The seed determines the split, whatever their order.
 
     >>> [len(part) for part in split_units(["a", "b", "c", "d"], parts=3, seed=0)]
     [2, 1, 1]
@@ -245,10 +245,9 @@ def split_units(units: Iterable[str], *, parts: int, seed: int) -> list[list[str
     return [sorted(names[i] for i in part) for part in np.array_split(drawn, parts)]
 
 
-def with_units(trajectories: Iterable[Trajectory], units: Iterable[str]) -> list[Trajectory]:
-    """Select the trajectories of these units, in the order of the trajectories."""
-    wanted = set(units)
-    return [trajectory for trajectory in trajectories if trajectory.unit in wanted]
+def group_of(trajectory: Trajectory) -> str:
+    """Return the name of what a fold holds out or trains as a whole: the unit's group, or the unit."""
+    return trajectory.group or trajectory.unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,14 +270,13 @@ def split_fold(
 ) -> Split:
     """Hold out the units of one fold; the other folds train.
 
-    Over all folds, every unit with a known failure is held out once. Windows that the service would refuse
-    judge nothing.
+    Over all folds, every unit with a known failure is held out once. Units of one group are in one fold;
+    its censored units do not train while it is held out. Windows that the service would refuse judge nothing.
     """
     known = failed_units(trajectories)
-    groups = split_units([each.unit for each in known], parts=folds, seed=seed)
-    rest = [name for group in groups if group is not groups[fold] for name in group]
+    apart = set(split_units(map(group_of, known), parts=folds, seed=seed)[fold])
     held_out = truncated_windows(
-        with_units(known, groups[fold]),
+        [each for each in known if group_of(each) in apart],
         length=fleet.context,
         per_unit=truncations,
         rng=np.random.default_rng([seed, fold]),
@@ -291,12 +289,12 @@ def split_fold(
             f"fold {fold + 1}: expected windows with at most {fleet.max_missing_fraction:.0%} of their "
             "readings missing, got none: `rul inspect` says what is missing"
         )
-    return _split(with_units(known, rest), trajectories, fleet, held_out.take(answered))
+    return _split(trajectories, fleet, held_out.take(answered), apart)
 
 
 def train_all(trajectories: Sequence[Trajectory], fleet: Fleet) -> Split:
     """Use every unit for training."""
-    return _split(failed_units(trajectories), trajectories, fleet, None)
+    return _split(trajectories, fleet)
 
 
 def held_out_windows(split: Split) -> WindowSet:
@@ -307,9 +305,13 @@ def held_out_windows(split: Split) -> WindowSet:
 
 
 def _split(
-    trained: list[Trajectory], every: Sequence[Trajectory], fleet: Fleet, held_out: WindowSet | None
+    trajectories: Sequence[Trajectory],
+    fleet: Fleet,
+    held_out: WindowSet | None = None,
+    apart: Container[str] = (),
 ) -> Split:
-    censored = [each for each in every if not each.failed]
+    trained = [each for each in failed_units(trajectories) if group_of(each) not in apart]
+    censored = [each for each in trajectories if not each.failed and group_of(each) not in apart]
     windows = make_windows(trained, length=fleet.context)
     starts = np.cumsum([0, *map(len, trained)])
     kept = [

@@ -157,6 +157,7 @@ class Trajectory:
     readings: FloatArray  # float32 [N, F], schema order and engineering units, NaN = missing
     failed: bool  # The last cycle is the failure; False: censored, the record ends earlier, without RUL label
     weight: float = 1.0  # Weight of a failed unit; above 1 if units were censored at a lower age
+    group: str = ""  # Its units stay together in the folds; empty: the unit has none
 
     def __post_init__(self) -> None:
         if self.cycles.ndim != 1 or self.readings.ndim != 2 or len(self.cycles) != len(self.readings):

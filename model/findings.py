@@ -74,7 +74,7 @@ def findings(
         *_of_rows(facts),
         *(() if true_ruls else _of_failures(facts, fleet, folds=folds)),
         *(() if folds is None else _of_lives(facts, fleet)),
-        *(() if folds is None else _of_folds(facts, folds=folds, seed=seed)),
+        *(() if folds is None else _of_folds(facts, fleet, folds=folds, seed=seed)),
         *(finding for column in facts.columns for finding in _of_column(column, facts, fleet)),
     ]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
@@ -94,7 +94,7 @@ def require_trainable(found: list[Finding]) -> None:
 def print_inspection(data: Sequence[Path], kind: Fleet, *, folds: int) -> bool:
     """Print all facts and findings; return whether a training can begin."""
     with Console(stderr=True).status("reading data"):
-        facts = inspect_rows(read_rows(data, kind)[0], kind)
+        facts = inspect_rows(read_rows(data, kind, with_groups=True)[0], kind)
     found = findings(facts, kind, folds=folds)
     Console().print(units_table(facts, kind), columns_table(facts), sep="\n")
     lines = _lines(found) or ["no findings"]
@@ -126,7 +126,7 @@ def inspected_trajectories(
         InvalidData: the data would ruin the training.
     """
     with Console(stderr=True).status("reading data"):
-        rows, _ = read_rows(data, kind, with_failure=not true_ruls)
+        rows, _ = read_rows(data, kind, with_failure=not true_ruls, with_groups=folds is not None)
         facts = inspect_rows(rows, kind)
     found = findings(facts, kind, folds=folds, seed=seed, true_ruls=true_ruls)
     if folds is not None:
@@ -206,13 +206,14 @@ def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Itera
             f"[failure] {_shown(rule)}: expected units whose last value reaches it, got none of "
             f"{facts.units}; the closest last value is {bound.nearest:g}",
         )
-    elif folds is not None and facts.failed < folds:
-        advice = f"choose --folds {facts.failed}, or " if facts.failed >= FEWEST_FOLDS else ""
-        yield Finding(
-            "error",
-            f"--folds {folds}: expected at least {folds} units with a known failure, got {facts.failed} "
-            f"(of {facts.units} units): {advice}train on more units",
+    elif folds is not None and (count := len(set(facts.ended))) < folds:
+        advice = f"choose --folds {count}, or " if count >= FEWEST_FOLDS else ""
+        what = "units" if fleet.group_column is None else f"groups (column {fleet.group_column!r}) of units"
+        text = (
+            f"--folds {folds}: expected at least {folds} {what} with a known failure, got {count} "
+            f"(of {facts.units} units): {advice}train on more units"
         )
+        yield Finding("error", text)
     elif facts.failed < FEW_UNITS:
         text = f"only {_count(facts.failed, 'unit')} with a known failure: expect wide bounds on every figure"
         yield Finding("warning", text)
@@ -244,11 +245,9 @@ def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:
 
 def _of_early_ends(facts: Inspection) -> Iterator[Finding]:
     if facts.end is not None and facts.early:
-        yield Finding(
-            "warning",
-            f"[failure] run_to_failure: most units end near {_shown(facts.end.rule)}, "
-            f"but {_named(facts.early)} less than half-way there: do they still run?",
-        )
+        near, early = _shown(facts.end.rule), _named(facts.early)
+        text = f"most units end near {near}, but {early} less than half-way there: do they still run?"
+        yield Finding("warning", f"[failure] run_to_failure: {text}")
 
 
 def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
@@ -282,10 +281,11 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
         yield Finding("note", text)
 
 
-def _of_folds(facts: Inspection, *, folds: int, seed: int) -> Iterator[Finding]:
+def _of_folds(facts: Inspection, fleet: Fleet, *, folds: int, seed: int) -> Iterator[Finding]:
     """Yield the columns without a reading in the units that train the network of a fold."""
-    if facts.failed < folds:
+    if len(set(facts.ended)) < folds:
         return
+    noun = "unit" if fleet.group_column is None else "group"
     groups = split_units(facts.ended, parts=folds, seed=seed)
     for column, units in zip(facts.columns, facts.read, strict=True):
         place = f"[[{column.role}s]] {column.name}"
@@ -296,10 +296,8 @@ def _of_folds(facts: Inspection, *, folds: int, seed: int) -> Iterator[Finding]:
             yield Finding("error", text)
         for fold, group in enumerate(groups, start=1):
             if units and set(units) <= set(group):
-                text = (
-                    f"{place}: only fold {fold} has readings, in {_named(units)}, and its network trains on "
-                    "the others: remove the column"
-                )
+                text = f"{place}: only fold {fold} has readings, in {_named(units, noun)}, and its network "
+                text += "trains on the others: remove the column"
                 yield Finding("error", text + " or choose another --seed" * (len(units) > 1))
 
 
@@ -341,9 +339,9 @@ def _shown(rule: FailureRule) -> str:
     return f"{rule.column} {bound}"
 
 
-def _named(units: Sequence[str]) -> str:
-    named = ", ".join(units[:MOST_NAMED]) + ", .." * (len(units) > MOST_NAMED)
-    return f"{_count(len(units), 'unit')} ({named})"
+def _named(names: Sequence[str], noun: str = "unit") -> str:
+    named = ", ".join(names[:MOST_NAMED]) + ", .." * (len(names) > MOST_NAMED)
+    return f"{_count(len(names), noun)} ({named})"
 
 
 def _count(count: int, noun: str) -> str:

@@ -107,6 +107,7 @@ class Fleet(ModelDefaults):
     format: Format = "csv"  # Format of files in a folder, and of a file with an unknown suffix
     unit_column: str = "unit"  # Column with the unit's name; `file` if each file is one unit
     cycle_column: str | None = "cycle"  # Column with the cycle number; None: the row's number, from 1
+    group_column: str | None = None  # Column whose units stay together in the folds; None: each unit alone
     failure: FailureRule | None = None  # Rule for failed units; None: every unit ran to failure
 
     def __post_init__(self) -> None:
@@ -206,6 +207,7 @@ def fleet_toml(fleet: Fleet) -> str:
         f"format = {toml_string(fleet.format)}",
         f"unit = {toml_string(fleet.unit_column)}",
         *([] if fleet.cycle_column is None else [f"cycle = {toml_string(fleet.cycle_column)}"]),
+        *([] if fleet.group_column is None else [f"group = {toml_string(fleet.group_column)}"]),
         *(f"{name} = {_value(getattr(fleet, name))}" for name in _DEFAULTS),
         "",
         "[failure]",
@@ -260,6 +262,7 @@ class _FleetTable(ModelDefaults):
     unit: _Name
     failure: _FailureTable
     cycle: _Name | None = None
+    group: _Name | None = None
     settings: list[_ColumnTable] = field(default_factory=list[_ColumnTable])
     sensors: list[_ColumnTable] = field(default_factory=list[_ColumnTable])
 
@@ -273,6 +276,7 @@ class _FleetTable(ModelDefaults):
             format=cast("Format", self.format),  # checked by `Fleet`
             unit_column=self.unit,
             cycle_column=self.cycle,
+            group_column=self.group,
             failure=self.failure.rule(),
             **{name: getattr(self, name) for name in _DEFAULTS},
         )

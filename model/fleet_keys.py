@@ -23,7 +23,7 @@ TABLES: Final = ("failure", *COLUMNS)
 PAGE: Final = Path(__file__).parents[1] / "docs" / "fleet.md"
 MARK: Final = "<!-- keys: python -m model.fleet_keys -->"
 REQUIRED: Final = "required"
-WORDS: Final = (REQUIRED, "none", "rows are counted from 1", "the name")
+WORDS: Final = (REQUIRED, "none", "rows are counted from 1", "the unit", "the name")
 """Defaults that are no TOML values."""
 
 
@@ -44,13 +44,17 @@ KEYS: Final = (
         "A file with a known suffix is read by it, a `.txt` by its first line; `.gz` is unpacked. A folder "
         "is read for files of this format, with the folders in it."),
     Key(TOP, "unit", REQUIRED, 'Column that names the unit; "file" where each file is one unit.',
-        "One machine, or one life of it: a repaired unit that starts a new life needs a new name."),
+        "One machine, or one life of it: a repaired unit that starts a new life needs a new name, and "
+        "`group` for what both share."),
     Key(TOP, "cycle", "rows are counted from 1",
         "Column of whole numbers that rise, at most 16777216, or of dates.",
         "RUL and all keys below are in these cycles. Rows may be in any order; no cycle may appear twice, "
         "and a skipped one counts as missing. Dates number each unit's readings 1, 2, .. in order of time, "
         "so files must hold whole lives; those without a zone are in UTC, so write local ones with their "
         "offset."),
+    Key(TOP, "group", "the unit", "Column; units with the same value are in the same fold.",
+        "The machine if units are its lives; the batch or plant if its units wear alike. Without it, "
+        "networks are judged on units like those they trained on, and figures flatter them."),
     Key(TOP, "cap", "125.0", "RUL in cycles above which an answer is \"at least\".",
         "About where wear begins to show. Too high: the model guesses from the average life. "
         "Too low: it warns late. `rul inspect` suggests one."),

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from model.dataset import ReadingsByCycle
+from model.dataset import ReadingsByCycle, group_of
 from model.domain import BoolArray, FloatArray, IntArray, Role, Trajectory, cycles_left, longest_gap
 from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
 from model.readers import Rows
@@ -103,8 +103,8 @@ class Inspection:
     window: int  # Cycles of the longest window before a failure that the service would answer
     columns: tuple[ColumnFacts, ...]  # In schema order
     unset: dict[str, int]  # Cycles with sensor readings that lack each setting; empty if there is one regime
-    ended: tuple[str, ...]  # Failed units
-    read: tuple[tuple[str, ...], ...]  # Failed units with a reading of each column, in schema order
+    ended: tuple[str, ...]  # Group of each failed unit
+    read: tuple[tuple[str, ...], ...]  # Groups whose failed units read each column, in schema order
     bound: BoundFacts | None  # None: every unit ran to failure
     end: EndFacts | None  # Where units end, if every one counts as failed; None: nowhere in particular
     early: tuple[str, ...]  # Units that end less than half-way there
@@ -146,9 +146,9 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
             for c, readings, rounded, repeats in each_column
         ),
         unset=cycles_without_settings(trajectories, fleet.schema),
-        ended=tuple(each.unit for each in failed),
+        ended=tuple(group_of(each) for each in failed),
         read=tuple(
-            tuple(each.unit for each in failed if not np.isnan(each.readings[:, f]).all())
+            tuple(dict.fromkeys(group_of(each) for each in failed if np.isfinite(each.readings[:, f]).any()))
             for f in range(len(fleet.schema))
         ),
         bound=None if fleet.failure is None else bound_facts(values, cycles, fleet.failure),

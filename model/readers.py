@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ import numpy as np
 from model.cycle_numbers import cycles_of
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, Trajectory
 from model.files import bare_path, files_with, format_of
-from model.fleet import FAILED, ONE_FILE_A_UNIT, Fleet
+from model.fleet import FAILED, ONE_FILE_A_UNIT, Fleet, Format
 from model.tables import Table, read_table
 
 logger = logging.getLogger(__name__)
@@ -71,14 +72,21 @@ def read_with_report(
 
 
 def read_rows(
-    path: Path | Sequence[Path], fleet: Fleet, *, allow_absent: bool = False, with_failure: bool = True
+    path: Path | Sequence[Path],
+    fleet: Fleet,
+    *,
+    allow_absent: bool = False,
+    with_failure: bool = True,
+    with_groups: bool = False,
 ) -> tuple[Rows, ReadReport]:
     """Read every row as `read_trajectories` does, duplicated cycles included.
 
-    `with_failure` reads the failure rule's column too.
+    `with_failure` reads the failure rule's column too, `with_groups` the column of groups.
     """
     files = data_files(path, fleet)
     rows = Rows.read(files, fleet, allow_absent=allow_absent, with_failure=with_failure)
+    if with_groups and fleet.group_column is not None:
+        rows = replace(rows, groups=_groups(rows, files, fleet.group_column, fleet.format))
     infinite = np.isinf(rows.readings)
     missing = np.isnan(rows.readings)
     rows.readings[infinite] = np.nan  # our own array, not yet handed out
@@ -102,6 +110,7 @@ class Rows:
 
     tables: tuple[Table, ...]
     units: tuple[str, ...]
+    groups: tuple[str, ...]  # Group of each of `units`; empty names where it is not read
     unit: IntArray  # [n], place in `units`
     cycle: IntArray  # [n]
     readings: FloatArray  # float32 [n, F]
@@ -134,6 +143,7 @@ class Rows:
         return cls(
             tables=tuple(tables),
             units=tuple(places),
+            groups=("",) * len(places),
             unit=unit,
             cycle=cycles_of(tables, fleet.cycle_column, unit),
             readings=readings,
@@ -157,8 +167,9 @@ class Rows:
                 row = fleet.failure.failure_row(self.failure[rows].tolist())
                 failed = row is not None
                 rows = rows if row is None else rows[: row + 1]  # noqa: PLW2901 life ends at the failure
-            unit = self.units[self.unit[rows[0]]]
-            found.append(Trajectory(unit, self.cycle[rows], self.readings[rows], failed=failed))
+            unit, group = self.units[self.unit[rows[0]]], self.groups[self.unit[rows[0]]]
+            whole = (unit, self.cycle[rows], self.readings[rows])
+            found.append(Trajectory(*whole, failed=failed, group=group))
         return found
 
     def _require_failures(self) -> None:
@@ -188,7 +199,7 @@ class Rows:
     def first_duplicate(self) -> str:
         """Name the place of the first duplicate."""
         first, second = map(int, self.duplicates()[0])
-        return f"{self._where(second)}: {self.cycle_of(first)}: duplicate of {self._where(first)}"
+        return f"{self.where(second)}: {self.cycle_of(first)}: duplicate of {self.where(first)}"
 
     def rounding(self, fleet: Fleet) -> list[float]:
         """Compute how far float32 rounds each column's readings, as a share of their range."""
@@ -210,7 +221,8 @@ class Rows:
         """Name the unit and cycle of a row, for messages."""
         return f"unit {self.units[self.unit[row]]}, cycle {self.cycle[row]}"
 
-    def _where(self, row: int) -> str:
+    def where(self, row: int) -> str:
+        """Return the place of a row, such as `pumps.csv: line 7`."""
         for table in self.tables:
             if row < len(table.codes):
                 return table.locate(row)
@@ -239,6 +251,22 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
             says = read_table(file, form=form, numbers=[FAILED.column], text=None)
             return replace(table, numbers=says.numbers | table.numbers)
     return table
+
+
+def _groups(rows: Rows, files: Sequence[Path], column: str, form: Format) -> tuple[str, ...]:
+    """Read the group of each unit.
+
+    Raises:
+        InvalidData: a unit has two groups.
+    """
+    read = partial(read_table, numbers=(), text=column, keys={column: "key group"})
+    tables = [read(file, form=format_of(file, form) or form) for file in files]
+    names = np.concatenate([np.array(table.labels)[table.codes] for table in tables])
+    own = names[np.unique(rows.unit, return_index=True)[1]]
+    for row in np.flatnonzero(names != own[rows.unit])[:1].tolist():
+        first = f"expected {own[rows.unit[row]]!r}, as in the first row of unit {rows.units[rows.unit[row]]}"
+        raise InvalidData(f"{rows.where(row)}, column {column!r}: {first}, got {names[row]!r}")
+    return tuple(own.tolist())
 
 
 def _keys(fleet: Fleet) -> dict[str, str]:

@@ -331,6 +331,7 @@ def _record(net: RulNetwork, plan: Plan, source: Source, *, units: int) -> dict[
         "folds": plan.folds,
         "config": {
             "fleet": plan.fleet.name,
+            **({} if plan.fleet.group_column is None else {"group": plan.fleet.group_column}),
             **asdict(plan.config),
             "network": asdict(net.config),
             "given": dict(source.given),

@@ -300,6 +300,13 @@ def card_of(manifest, **training):
     return model_card(manifest.model_copy(update={"training": facts, "reads_settings": True}), sha256="")
 
 
+def test_the_card_says_that_units_of_a_group_are_in_one_fold(manifest):
+    grouped = card_of(manifest, config=manifest.training.config | {"group": "plant"})
+
+    assert " folds, those of one `plant` in one fold. A network trained" in " ".join(grouped.split())
+    assert "in one fold" not in card_of(manifest)
+
+
 @pytest.mark.parametrize("given", [[], ["reads_settings=true"]])
 def test_the_cards_command_repeats_the_choice_to_read_settings(manifest, given):
     card = card_of(manifest, config=manifest.training.config | {"given": {"set": given}})

@@ -90,6 +90,24 @@ def test_every_unit_is_held_out_once_at_each_cycle_of_its_life(trained):
         assert (np.diff(life.failure_probability, axis=1) >= -1e-6).all()
 
 
+def test_units_of_a_group_are_held_out_from_one_network_and_the_run_says_so(files, tmp_path):
+    header, *rows = (files / "pumps.csv").read_text().splitlines()
+    plants = {row: f"plant {int(row.partition(',')[0]) % 3}" for row in rows}
+    data, fleet = tmp_path / "plants.csv", tmp_path / "plants.toml"
+    data.write_text("\n".join([f"{header},plant", *(f"{row},{plant}" for row, plant in plants.items())]))
+    fleet.write_text(f'group = "plant"\n{(files / "pumps.toml").read_text()}')
+    small = ("--name", "pumps", "--output", tmp_path / "run", "--steps", 1, "--folds", 3, "--set", "hidden=4")
+
+    result = rul("train", "--data", data, "--fleet", fleet, *small)
+
+    assert result.exit_code == 0, result.exception
+    with np.load(tmp_path / "run" / "held_out.npz", allow_pickle=False) as held:
+        found = {(int(unit) % 3, fold) for unit, fold in zip(held["unit"], held["fold"], strict=True)}
+    assert sorted(fold for _, fold in found) == [0, 1, 2]
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert stored["facts"]["training"]["config"]["group"] == "plant"
+
+
 def test_rul_decide_compares_policies_on_the_held_out_units_of_a_run(trained):
     out, _ = trained
 

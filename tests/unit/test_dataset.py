@@ -224,6 +224,20 @@ def test_too_few_units_to_split_are_refused():
         split_units(["a"], parts=2, seed=0)
 
 
+def test_units_of_a_group_are_held_out_together_and_its_running_units_do_not_train_meanwhile():
+    pumps = "aabbccdd"
+    lives = [replace(numbered_unit(40, columns=3, unit=str(n)), group=pump) for n, pump in enumerate(pumps)]
+    lives += [replace(life, unit=f"{life.unit} runs", failed=False) for life in lives]
+
+    folds = [split_fold(lives, PUMPS, fold=k, folds=4, seed=0, truncations=1) for k in range(4)]
+
+    judged = [{pumps[int(unit)] for unit in fold.held_out.unit} for fold in folds]
+    assert sorted(map(sorted, judged)) == [["a"], ["b"], ["c"], ["d"]]
+    for fold, apart in zip(folds, judged, strict=True):
+        assert {life.group for life in fold.trained} == {life.group for life in fold.censored}
+        assert {life.group for life in fold.trained} == {*pumps} - apart
+
+
 def test_windows_that_the_service_would_refuse_judge_nothing():
     units = [numbered_unit(40, columns=3, unit=str(n)) for n in range(4)]
     sparse = [replace(unit, cycles=unit.cycles * 5) for unit in units[:2]]

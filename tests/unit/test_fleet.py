@@ -74,6 +74,7 @@ def test_each_shipped_fleet_has_its_file_name_and_writes_back_as_itself(path, tm
     [
         PUMPS,
         replace(PUMPS, cycle_column=None, unit_column='odd "name"\\', format="parquet"),
+        replace(PUMPS, group_column="plant"),
         replace(PUMPS, failure=FailureRule("vibration", at_least=7.5), sources=("a b", "\x7f", "ünïts")),
         fleet_of_schema("anything", PUMP_SCHEMA),
     ],

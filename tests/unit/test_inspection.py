@@ -39,7 +39,7 @@ def inspected(tmp_path):
         (tmp_path / "pumps.csv").write_text(
             change(csv_text(worn_pumps(units=units, seed=4, loads=loads), PUMP_SCHEMA).decode())
         )
-        rows, _ = read_rows(tmp_path / "pumps.csv", fleet)
+        rows, _ = read_rows(tmp_path / "pumps.csv", fleet, with_groups=True)
         facts = inspect_rows(rows, fleet)
         return facts, findings(facts, fleet, folds=5)
 
@@ -228,6 +228,40 @@ def test_a_column_that_units_of_one_fold_alone_have_ends_a_training(inspected, u
     with pytest.raises(InvalidData, match=rf"^\[\[sensors\]\] {message}"):
         require_trainable(found)
     assert "error" not in {each.level for each in findings(facts, SHORT_LIVED)}
+
+
+def plants(count, *, only=None):
+    """Add a column of `count` plants, and empty the pressure of all but plant `only`."""
+
+    def changed(unit, cycle, load, vibration, pressure):
+        if unit == "unit":
+            return unit, cycle, load, vibration, pressure, "plant"
+        plant = f"P{int(unit) % count}"
+        return unit, cycle, load, vibration, pressure if only in (None, plant) else "", plant
+
+    def change(text):
+        return "\n".join(",".join(changed(*line.split(","))) for line in text.splitlines())
+
+    return change
+
+
+def test_fewer_groups_than_folds_end_a_training(inspected):
+    by_plant = replace(SHORT_LIVED, group_column="plant")
+
+    with pytest.raises(
+        InvalidData,
+        match=r"^--folds 5: expected at least 5 groups \(column 'plant'\) of units with a known failure, "
+        r"got 4 \(of 24 units\): choose --folds 4, or",
+    ):
+        require_trainable(inspected(by_plant, change=plants(4))[1])
+    require_trainable(inspected(by_plant, change=plants(5))[1])
+
+
+def test_a_column_that_one_group_alone_has_ends_a_training(inspected):
+    by_plant = replace(SHORT_LIVED, group_column="plant")
+
+    with pytest.raises(InvalidData, match=r"has readings, in 1 group \(P2\), and its .* remove the column$"):
+        require_trainable(inspected(by_plant, change=plants(6, only="P2"))[1])
 
 
 def test_a_column_that_units_of_two_folds_have_does_not_end_a_training(inspected):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.files import content, data_sha256, format_of
 from model.fleet import FAILED, FailureRule, Fleet, fleet_named
-from model.readers import read_trajectories, read_with_report
+from model.readers import read_rows, read_trajectories, read_with_report
 from model.writers import csv_text, write_parquet
 from tests.examples import examples
 from tests.fleets import PUMP_SCHEMA, PUMPS
@@ -276,6 +276,44 @@ def test_the_failure_rules_column_is_not_needed_where_the_rule_is_not(tmp_path):
     (unit,) = read_trajectories(write(tmp_path, HEADER, "a,1,0,0,0"), fleet, run_to_failure=False)
 
     assert not unit.failed
+
+
+GROUPED = replace(PUMPS, group_column="plant")
+
+
+def grouped(path, *groups):
+    lines = [f"{i // 2},{i},1,2,3,{group}" for i, group in enumerate(groups)]
+    path.write_text("\n".join((f"{HEADER},plant", *lines)))
+    return path
+
+
+def test_each_unit_has_the_group_of_its_rows(tmp_path):
+    rows, _ = read_rows(grouped(tmp_path / "a.csv", "X", "X", "7", "7"), GROUPED, with_groups=True)
+
+    assert [each.group for each in rows.trajectories(GROUPED, run_to_failure=None)] == ["X", "7"]
+
+
+def test_each_file_of_one_unit_has_a_group(tmp_path):
+    fleet = replace(FILE_A_UNIT, group_column="plant")
+    files = [grouped(tmp_path / f"{plant}.csv", plant, plant) for plant in "BA"]
+
+    rows, _ = read_rows(files, fleet, with_groups=True)
+
+    assert [each.group for each in rows.trajectories(fleet, run_to_failure=None)] == ["B", "A"]
+
+
+def test_a_unit_of_two_groups_is_refused_with_its_line(tmp_path):
+    with pytest.raises(InvalidData, match=r"line 3, column 'plant': expected 'X', as .* unit 0, got 'Y'"):
+        read_rows(grouped(tmp_path / "a.csv", "X", "Y"), GROUPED, with_groups=True)
+
+
+def test_the_column_of_groups_is_not_needed_where_nothing_is_split_into_folds(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{HEADER}\n1,1,1,2,3")
+
+    assert [each.group for each in read_trajectories(path, GROUPED)] == [""]
+    with pytest.raises(InvalidData, match=r"1 column missing: plant \(key group\)"):
+        read_rows(path, GROUPED, with_groups=True)
 
 
 def test_an_absent_column_may_be_allowed_and_is_then_missing(tmp_path):
