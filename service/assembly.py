@@ -13,9 +13,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import grpc.aio
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from model.domain import RulError
@@ -32,7 +31,7 @@ from service.errors import RuntimeFailed
 from service.factory import admission_of, desk_of, store_of, tracer_of
 from service.grpc.health import Health
 from service.grpc.over_asgi import GrpcOverAsgi
-from service.grpc.servicers import SERVICES, Handlers, methods_of
+from service.grpc.servicers import SERVICES, methods_of
 from service.http.routes import Schema, http_application
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
@@ -42,6 +41,9 @@ from service.processes.control import Control, WorkerSpec
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
 from service.store.recorder import FLUSH_SECONDS
+
+if TYPE_CHECKING:
+    import grpc.aio
 
 STORE_SECONDS: Final = 5.0
 """Maximum seconds to write the last predictions at shutdown."""
@@ -87,7 +89,9 @@ class Parts:
         if spec.index == 0:  # the others would log the same
             warn(self._log, self.settings, {name: m.placement for name, m in self._models.items()})
         if self.worker is None:
-            self._server = await self._serve_grpc()
+            from service.grpc import server  # noqa: PLC0415 loads grpcio, 22 MiB
+
+            self._server = await server.serve(self.methods, self.settings)
             self._drain_on_sigterm()
         if self.settings.bundles_watch is not None and spec.index == 0:
             memory = None if spec.control is None else spec.control.with_name("watched")
@@ -181,18 +185,6 @@ class Parts:
     async def _drain(self) -> str:
         self.health.advertise(serving=False)
         return "drained" if await self.lifecycle.drain(self.settings.drain_seconds) else "gave up"
-
-    async def _serve_grpc(self) -> grpc.aio.Server:
-        """Serve gRPC on its own port, because the HTTP server has no HTTP/2."""
-        settings = self.settings
-        # With SO_REUSEPORT two services could share the port, and each would get some of the calls.
-        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", settings.max_body_bytes)]
-        server = grpc.aio.server(options=options)
-        server.add_generic_rpc_handlers((Handlers(self.methods),))
-        port = server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
-        await server.start()
-        self._log.info("gRPC server started", port=port)
-        return server
 
     def _drain_on_sigterm(self) -> None:
         """Refuse new requests from the signal on, not only after the HTTP server has drained."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from grpc import StatusCode
+from google.rpc.code_pb2 import Code
 
 from model.domain import RulError
 
@@ -210,12 +210,12 @@ class Status:
     """
 
     http: int
-    grpc: StatusCode
+    grpc: Code
     title: str
     code: str
 
 
-_INVALID: Final = StatusCode.INVALID_ARGUMENT
+_INVALID: Final = Code.INVALID_ARGUMENT
 
 STATUS: Final[dict[type[ServiceError], Status]] = {
     InvalidRequest: Status(422, _INVALID, "The request cannot be answered", "invalid_request"),
@@ -223,40 +223,30 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     InvalidTensor: Status(400, _INVALID, "A tensor cannot be read", "invalid_tensor"),
     InvalidWindow: Status(422, _INVALID, "The window cannot be read", "invalid_window"),
     InvalidWindows: Status(422, _INVALID, "A window cannot be read", "invalid_windows"),
-    Unauthenticated: Status(
-        401, StatusCode.UNAUTHENTICATED, "A valid API key is required", "unauthenticated"
-    ),
-    Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key lacks a scope", "forbidden"),
-    ForeignSite: Status(403, StatusCode.PERMISSION_DENIED, "The request is of another site", "foreign_site"),
-    UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
-    ModelConflict: Status(
-        409, StatusCode.ABORTED, "The change does not fit the loaded models", "model_conflict"
-    ),
+    Unauthenticated: Status(401, Code.UNAUTHENTICATED, "A valid API key is required", "unauthenticated"),
+    Forbidden: Status(403, Code.PERMISSION_DENIED, "The API key lacks a scope", "forbidden"),
+    ForeignSite: Status(403, Code.PERMISSION_DENIED, "The request is of another site", "foreign_site"),
+    UnknownModel: Status(404, Code.NOT_FOUND, "The model is not loaded", "unknown_model"),
+    ModelConflict: Status(409, Code.ABORTED, "The change does not fit the loaded models", "model_conflict"),
     InvalidCandidate: Status(422, _INVALID, "The bundle cannot serve", "invalid_candidate"),
-    UnknownUnit: Status(404, StatusCode.NOT_FOUND, "The unit is unknown", "unknown_unit"),
-    NoStore: Status(404, StatusCode.UNIMPLEMENTED, "Predictions are not stored", "no_store"),
-    StoreUnavailable: Status(503, StatusCode.UNAVAILABLE, "The store is unavailable", "store_unavailable"),
-    OutcomeConflict: Status(409, StatusCode.ABORTED, "A different outcome is stored", "outcome_conflict"),
-    CycleConflict: Status(409, StatusCode.ABORTED, "The cycle is already recorded", "cycle_conflict"),
-    UnitConflict: Status(409, StatusCode.ABORTED, "Another unit has the name", "unit_conflict"),
+    UnknownUnit: Status(404, Code.NOT_FOUND, "The unit is unknown", "unknown_unit"),
+    NoStore: Status(404, Code.UNIMPLEMENTED, "Predictions are not stored", "no_store"),
+    StoreUnavailable: Status(503, Code.UNAVAILABLE, "The store is unavailable", "store_unavailable"),
+    OutcomeConflict: Status(409, Code.ABORTED, "A different outcome is stored", "outcome_conflict"),
+    CycleConflict: Status(409, Code.ABORTED, "The cycle is already recorded", "cycle_conflict"),
+    UnitConflict: Status(409, Code.ABORTED, "Another unit has the name", "unit_conflict"),
     # Not DEADLINE_EXCEEDED: the caller was late, not the service.
-    StreamIdle: Status(408, StatusCode.ABORTED, "The stream was idle", "stream_idle"),
-    UnknownRoute: Status(404, StatusCode.UNIMPLEMENTED, "The path does not exist", "unknown_route"),
-    MethodNotAllowed: Status(
-        405, StatusCode.UNIMPLEMENTED, "The method is not allowed", "method_not_allowed"
-    ),
-    TooLarge: Status(413, StatusCode.RESOURCE_EXHAUSTED, "The request is too large", "too_large"),
-    UnsupportedMedia: Status(
-        415, StatusCode.UNIMPLEMENTED, "The media type is not supported", "unsupported_media"
-    ),
-    BodyTimeout: Status(408, StatusCode.DEADLINE_EXCEEDED, "The body came too slowly", "body_timeout"),
-    IntakeFull: Status(
-        429, StatusCode.RESOURCE_EXHAUSTED, "Too many bytes are being received", "intake_full"
-    ),
-    Overloaded: Status(429, StatusCode.RESOURCE_EXHAUSTED, "The queue is full", "overloaded"),
-    NotReady: Status(503, StatusCode.UNAVAILABLE, "The service is not ready", "not_ready"),
-    DeadlineExceeded: Status(504, StatusCode.DEADLINE_EXCEEDED, "The deadline passed", "deadline_exceeded"),
-    RuntimeFailed: Status(500, StatusCode.INTERNAL, "The service failed", "internal"),
+    StreamIdle: Status(408, Code.ABORTED, "The stream was idle", "stream_idle"),
+    UnknownRoute: Status(404, Code.UNIMPLEMENTED, "The path does not exist", "unknown_route"),
+    MethodNotAllowed: Status(405, Code.UNIMPLEMENTED, "The method is not allowed", "method_not_allowed"),
+    TooLarge: Status(413, Code.RESOURCE_EXHAUSTED, "The request is too large", "too_large"),
+    UnsupportedMedia: Status(415, Code.UNIMPLEMENTED, "The media type is not supported", "unsupported_media"),
+    BodyTimeout: Status(408, Code.DEADLINE_EXCEEDED, "The body came too slowly", "body_timeout"),
+    IntakeFull: Status(429, Code.RESOURCE_EXHAUSTED, "Too many bytes are being received", "intake_full"),
+    Overloaded: Status(429, Code.RESOURCE_EXHAUSTED, "The queue is full", "overloaded"),
+    NotReady: Status(503, Code.UNAVAILABLE, "The service is not ready", "not_ready"),
+    DeadlineExceeded: Status(504, Code.DEADLINE_EXCEEDED, "The deadline passed", "deadline_exceeded"),
+    RuntimeFailed: Status(500, Code.INTERNAL, "The service failed", "internal"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from grpc import StatusCode
+from google.rpc.code_pb2 import Code
 
 from service.errors import (
     STATUS,
@@ -123,15 +123,15 @@ REJECTED: Final[dict[type[ServiceError], str]] = {
     Forbidden: "forbidden",
 }
 
-CLIENT_GONE: Final = {Transport.HTTP: "499", Transport.GRPC: StatusCode.CANCELLED.name}
+CLIENT_GONE: Final = {Transport.HTTP: "499", Transport.GRPC: Code.Name(Code.CANCELLED)}
 """Status label of a request whose caller disconnected before the response."""
 
-SUCCESS: Final = {Transport.HTTP: "200", Transport.GRPC: StatusCode.OK.name}
+SUCCESS: Final = {Transport.HTTP: "200", Transport.GRPC: Code.Name(Code.OK)}
 
 
 def code_of(transport: Transport, status: Status) -> str:
     """Return the code label of a status."""
-    return str(status.http) if transport is Transport.HTTP else status.grpc.name
+    return str(status.http) if transport is Transport.HTTP else Code.Name(status.grpc)
 
 
 def codes(transport: Transport) -> list[str]:

@@ -14,9 +14,9 @@ from itertools import accumulate
 from time import monotonic, perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
-import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
+from google.rpc.code_pb2 import Code
 
 from service import logs
 from service.core.turns import LARGE_BYTES
@@ -98,7 +98,7 @@ Method = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes | None]]
 class Aborted(Exception):
     """Ends a call with this status."""
 
-    def __init__(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
+    def __init__(self, code: Code, details: str, metadata: Metadata = ()) -> None:
         super().__init__(details)
         self.code: Final = code
         self.details: Final = details
@@ -277,12 +277,11 @@ def _shortened(detail: str) -> str:
     return encoded[: MAX_DETAIL_BYTES - 3].decode(errors="ignore") + "..."
 
 
-def _details(code: grpc.StatusCode, detail: str, problems: tuple[Problem, ...]) -> list[tuple[str, bytes]]:
+def _details(code: Code, detail: str, problems: tuple[Problem, ...]) -> list[tuple[str, bytes]]:
     """Convert as many problems as fit to google.rpc.BadRequest."""
     if not problems:
         return []
-    number: int = code.value[0]
-    status = status_pb2.Status(code=number, message=detail)
+    status = status_pb2.Status(code=code, message=detail)
     sizes = accumulate(4 + _violation(p).ByteSize() for p in problems[:MAX_PROBLEMS])
     room = MAX_DETAILS_BYTES - RESERVED_BYTES - status.ByteSize()
     fitting = sum(size <= room for size in sizes)
@@ -304,6 +303,6 @@ def failure(error: Exception) -> Aborted:
     if isinstance(error, ServiceError):
         return Aborted(status_of(error).grpc, str(public(error)))
     if isinstance(error, TimeoutError):
-        return Aborted(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
+        return Aborted(Code.DEADLINE_EXCEEDED, "the deadline passed")
     logs.logger().error("failed", protocol="grpc", exc_info=error)
-    return Aborted(grpc.StatusCode.INTERNAL, str(public(error)))
+    return Aborted(Code.INTERNAL, str(public(error)))

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
-import grpc
+from google.rpc.code_pb2 import Code
 from grpc_health.v1 import health_pb2
 
 from service.edge.exchange import Limit
@@ -49,14 +49,14 @@ class Health:
         """Answer once; an unknown service is NOT_FOUND, as in the protocol."""
         service = await self._asked(messages)
         if service not in self._known:
-            raise Aborted(grpc.StatusCode.NOT_FOUND, "no such service is known")
+            raise Aborted(Code.NOT_FOUND, "no such service is known")
         return Reply(status=self._status(service)).SerializeToString()
 
     async def watch(self, messages: AsyncIterator[bytes], context: Context) -> None:
         """Answer now and at each change until the caller disconnects; no key is needed."""
         service = await self._asked(messages)
         if self._watchers >= MOST_WATCHERS:
-            raise Aborted(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} callers already watch")
+            raise Aborted(Code.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} callers already watch")
         self._watchers += 1
         told = None
         try:

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-import grpc
+from google.rpc.code_pb2 import Code
 
 from service.edge.asgi import Application, Message, Receive, Scope, Send
 from service.edge.exchange import Limit
@@ -164,11 +164,11 @@ def _speaks_grpc(scope: Scope) -> bool:
 
 
 def _trailers(end: Aborted) -> list[tuple[bytes, bytes]]:
-    trailers = [(b"grpc-status", b"%d" % end.code.value[0])]
+    trailers = [(b"grpc-status", b"%d" % end.code)]
     if end.details:
         message = quote(end.details, safe=UNQUOTED, errors="replace")
         trailers.append((b"grpc-message", message.encode()))
-    if end.code is grpc.StatusCode.UNIMPLEMENTED:
+    if end.code == Code.UNIMPLEMENTED:
         trailers.append(ENCODINGS)
     return trailers + _pairs(end.metadata)
 

@@ -1,6 +1,6 @@
 """gRPC methods: a thin layer over the predictor.
 
-They run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This module knows messages and
+`server` runs them on `grpc.aio`, `over_asgi` behind an HTTP/2 front end. This module knows messages and
 status codes; it must not know HTTP, ONNX Runtime or batches.
 """
 
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
-from typing import Any, Final, Self
+from typing import Any, Final
 
-import grpc
-import grpc.aio
-from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from msgspec import to_builtins
 from msgspec.structs import replace
 
@@ -24,8 +22,8 @@ from service.core.queries import Explain
 from service.core.turns import LARGE_BYTES
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import KeyScope
-from service.errors import TooLarge, UnknownRoute, release_frames
-from service.grpc.call import Context, Method, caller_of, exchanged, failure, finish, foreign, parsed
+from service.errors import TooLarge, UnknownRoute
+from service.grpc.call import Context, Method, caller_of, exchanged, finish, foreign, parsed
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.predict import costs_of, explain_of, fill, model_reference, predict, stored
@@ -35,7 +33,9 @@ from service.proto import rul_v1_pb2 as pb
 from service.units import check_count, given_rows
 
 SERVICE: Final = "rul.v1.RulService"
-SERVICES: Final = (SERVICE, INFERENCE_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+HEALTH: Final[str] = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+REFLECTION: Final[str] = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
+SERVICES: Final = (SERVICE, INFERENCE_SERVICE, HEALTH, REFLECTION)
 
 
 class Methods(dict[str, Method]):
@@ -72,58 +72,17 @@ def methods_of(desk: Desk, health_service: Health) -> Methods:
             "ListModels": unary(Route.GRPC_LIST_MODELS, _list_models, KeyScope.ANY),
         },
         INFERENCE_SERVICE: InferenceServicer(desk).methods(),
-        health.SERVICE_NAME: {"Check": health_service.check, "Watch": health_service.watch},
-        reflection.SERVICE_NAME: {"ServerReflectionInfo": reflection_service.info},
+        HEALTH: {"Check": health_service.check, "Watch": health_service.watch},
+        REFLECTION: {"ServerReflectionInfo": reflection_service.info},
     }
     paths = {f"/{service}/{name}": m for service, methods in services.items() for name, m in methods.items()}
     return Methods(desk, paths)
-
-
-class Handlers(grpc.GenericRpcHandler):
-    """The same methods on `grpc.aio`."""
-
-    def __init__(self, methods: Methods) -> None:
-        self._methods: Final = methods
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 grpc's
-        """Return the handler of a call."""
-        method = self._methods[handler_call_details.method]
-        return grpc.stream_stream_rpc_method_handler(partial(_call, method))  # pyrefly: ignore[bad-argument-type] aio
-
-
-class _Messages:
-    """The messages of a call on `grpc.aio`, whose own iterator would keep the last one until a GC."""
-
-    def __init__(self, context: Any) -> None:  # noqa: ANN401 grpc's
-        self._context: Final = context
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        message = await self._context.read()
-        if message is grpc.aio.EOF:
-            raise StopAsyncIteration
-        return message
-
-
-async def _call(method: Method, _messages: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401 grpc's
-    try:
-        reply = await method(_Messages(context), context)
-    except Exception as error:  # noqa: BLE001 grpc would show its text
-        end = failure(error)
-        release_frames(error)  # grpc's error refers to it and to itself: the message would stay until a GC
-        await context.abort(end.code, end.details, tuple(end.metadata))
-    else:
-        if reply is not None:
-            await context.write(reply)
 
 
 class Reflection:
     """Reflection for callers with a key; a silent stream ends soon."""
 
     def __init__(self, desk: Desk) -> None:
-        self._described: Final[Any] = reflection.aio.ReflectionServicer(SERVICES)
         self._desk: Final = desk
 
     async def info(self, messages: AsyncIterator[bytes], context: Context) -> None:
@@ -133,7 +92,8 @@ class Reflection:
             caller_of(self._desk.credentials, KeyScope.PAGES, metadata)
         finish(exchange, context)
         requests = self._in_time(messages, metadata)
-        async for reply in self._described.ServerReflectionInfo(requests, context):
+        described = await asyncio.to_thread(_described)
+        async for reply in described.ServerReflectionInfo(requests, context):
             await context.write(reply.SerializeToString())
 
     async def _in_time(self, messages: AsyncIterator[bytes], metadata: dict[str, Any]) -> AsyncIterator[Any]:
@@ -145,6 +105,14 @@ class Reflection:
                 yield foreign(reflection_pb2.ServerReflectionRequest, raw)
         except (StopAsyncIteration, TimeoutError):
             return
+
+
+@cache
+def _described() -> Any:  # noqa: ANN401 gRPC's
+    """Describe all services."""
+    from grpc_reflection.v1alpha import reflection  # noqa: PLC0415 loads grpcio, 22 MiB
+
+    return reflection.aio.ReflectionServicer(SERVICES)
 
 
 def _other(desk: Desk, metadata: dict[str, Any]) -> Exchange:

@@ -160,6 +160,5 @@ def _history(given: pb.StreamOpen, model: LoadedModel) -> WindowInput | None:
 
 def _error(error: Exception, *, kept: bool) -> pb.StreamError:
     shown, status = public(error), status_of(error)
-    number: int = status.grpc.value[0]
     problems = to_builtins(listed(shown.problems))
-    return pb.StreamError(code=number, title=status.title, detail=str(shown), errors=problems, kept=kept)
+    return pb.StreamError(code=status.grpc, title=status.title, detail=str(shown), errors=problems, kept=kept)

@@ -30,9 +30,9 @@ def test_the_import_rules_are_kept():
     ("module", "heavy"),
     [
         ("service.app", TRAINING),
-        ("service.envoy", TRAINING | {"bentoml"}),
-        ("service.processes.front_end", TRAINING | {"bentoml", "onnxruntime"}),
-        ("service.cli", TRAINING | {"aiohttp", "grpc.aio", "httpx", "onnxruntime", "pyarrow"}),
+        ("service.envoy", TRAINING | {"bentoml", "grpc"}),
+        ("service.processes.front_end", TRAINING | {"bentoml", "grpc", "onnxruntime"}),
+        ("service.cli", TRAINING | {"aiohttp", "grpc", "httpx", "onnxruntime", "pyarrow"}),
         ("service.store.store", {"sqlalchemy.dialects.postgresql"}),
     ],
 )

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import grpc
 import pytest
+from google.rpc.code_pb2 import Code
 from structlog.testing import capture_logs
 
 from service.core.turns import LARGE_BYTES
@@ -15,7 +16,7 @@ from service.edge import exchange
 from service.errors import MalformedBody
 from service.grpc import health
 from service.grpc.call import Aborted
-from service.grpc.servicers import Handlers
+from service.grpc.server import Handlers
 from service.http import shell
 from tests.in_process import PREDICT, ask_grpc, framed, in_process, until
 
@@ -180,9 +181,7 @@ async def test_a_health_message_of_a_caller_without_a_key_takes_no_room(path):
         assert "5000 bytes" in answer.detail
 
 
-@pytest.mark.parametrize(
-    "error", [None, MalformedBody("no"), Aborted(grpc.StatusCode.NOT_FOUND, "no")], ids=type
-)
+@pytest.mark.parametrize("error", [None, MalformedBody("no"), Aborted(Code.NOT_FOUND, "no")], ids=type)
 async def test_a_call_on_grpc_aio_leaves_its_message_to_nobody(error):
     kept = []
 
