@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from model.dataset import join_windows, windows_ending_at
 from model.domain import BoolArray, FloatArray, IntArray, Trajectory, WindowSet, pad_windows
 
 
@@ -19,17 +20,24 @@ def random_windows(
     trajectories: Sequence[Trajectory], *, context: int, per_unit: int, rng: np.random.Generator
 ) -> WindowSet:
     """Cut windows at random cycles of each unit, all equally likely; the unit need not have failed."""
-    ends = [
-        np.sort(rng.choice(len(trajectory), size=min(per_unit, len(trajectory)), replace=False))
-        for trajectory in trajectories
-    ]
-    return _windows(trajectories, ends, context=context)
+    return join_windows(
+        [
+            windows_ending_at(
+                unit, np.sort(rng.choice(len(unit), min(per_unit, len(unit)), replace=False)), length=context
+            )
+            for unit in trajectories
+        ]
+    )
 
 
 def young_windows(trajectories: Sequence[Trajectory], *, context: int, cycles: int) -> WindowSet:
     """Cut a window of the first cycles of each unit, as if it were the whole life."""
-    ends = [np.array([min(cycles, len(trajectory)) - 1]) for trajectory in trajectories]
-    return _windows(trajectories, ends, context=context)
+    return join_windows(
+        [
+            windows_ending_at(unit, np.array([min(cycles, len(unit)) - 1]), length=context)
+            for unit in trajectories
+        ]
+    )
 
 
 def one_each(windows: WindowSet, columns: Sequence[int]) -> BoolArray:
@@ -121,20 +129,6 @@ def last_kept(windows: WindowSet, cycles: int) -> WindowSet:
 def of_unknown_age(windows: WindowSet) -> WindowSet:
     """Remove the number of the last cycle."""
     return replace(windows, last_cycle=np.full_like(windows.last_cycle, np.nan))
-
-
-def _windows(trajectories: Sequence[Trajectory], ends: Sequence[IntArray], *, context: int) -> WindowSet:
-    places = [(unit, int(end)) for unit, chosen in zip(trajectories, ends, strict=True) for end in chosen]
-    readings = [unit.readings[max(0, end + 1 - context) : end + 1] for unit, end in places]
-    left = [float(unit.cycles[-1] - unit.cycles[end]) if unit.failed else np.nan for unit, end in places]
-    return WindowSet(
-        pad_windows(readings, length=context),
-        np.array([len(each) for each in readings], dtype=np.int64),
-        np.array([unit.cycles[end] for unit, end in places], dtype=np.float32),
-        np.array(left, dtype=np.float32),
-        np.array([unit.unit for unit, _ in places]),
-        np.ones(len(places), dtype=np.float32),
-    )
 
 
 def _changed(windows: WindowSet, which: BoolArray, readings: FloatArray) -> WindowSet:
