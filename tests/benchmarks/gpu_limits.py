@@ -6,8 +6,6 @@ at the speed of one large product in float32. Both are measured on the device wi
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort
 import torch
 
 from export.bundle import Manifest
 from export.outputs import output_shapes
+from tests.benchmarks.reuse import inputs, kernels, session_options
 
 MATRIX: Final = {"cpu": 1024, "cuda": 8192}
 """Rows and columns of the measured product."""
@@ -67,22 +65,9 @@ def arithmetic_limit(flops: float, device: str, seconds: float) -> float:
 
 def profiled_nodes(graph: Path, manifest: Manifest, providers: list[str]) -> list[Node]:
     """List the nodes that run for one full window: operator, provider, shapes."""
-    options = ort.SessionOptions()
-    options.enable_profiling = True
-    options.log_severity_level = 3
-    t, f = manifest.context, len(manifest.columns)
-    window = {
-        "readings": np.zeros((1, t, f), np.float32),
-        "lengths": np.array([t]),
-        "last_cycle": np.array([t], np.float32),
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        session = ort.InferenceSession(graph, options, providers=providers)
-        session.run(None, window)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    kernels = (e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time"))
-    return [event["args"] for event in kernels]
+    window = inputs(np.zeros((manifest.context, len(manifest.columns)), np.float32), 1, manifest.context)
+    events = kernels(str(graph), window, options=session_options(), providers=providers)
+    return [event["args"] for event in events]
 
 
 def flops_of(nodes: list[Node]) -> float:

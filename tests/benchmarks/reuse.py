@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ from tests.benchmarks.loads import LAST_CYCLE, batch_of, window_of
 from tests.benchmarks.tables import table
 
 RUNS: Final = 200
+CPU: Final = ("CPUExecutionProvider",)
+KERNEL: Final = "_kernel_time"
+"""End of a kernel's name in a profile."""
 OFF: Final = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 Shares = dict[str, float]
 Outputs = dict[str, NDArray[Any]]
@@ -35,9 +39,9 @@ def main(bundle: str = "fd001", batches: str = "1,16,32") -> None:
     """Profile the graph at each batch size, and compare outputs of its nodes on successive windows."""
     sizes = [int(size) for size in batches.split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimised.onnx"
+        path = str(Path(folder) / "optimised.onnx")
         options = session_options()
-        options.optimized_model_filepath = str(path)
+        options.optimized_model_filepath = path
         session_of(str(find_bundle(bundle).path / "model.onnx"), options)
         slides, grows = kept(path, window_of(bundle))
         profiles = [profile(path, window_of(bundle), size) for size in sizes]
@@ -49,7 +53,7 @@ def main(bundle: str = "fd001", batches: str = "1,16,32") -> None:
     print(table(["", *(f"batch of {size}" for size in sizes)], rows))
 
 
-def kept(path: Path, window: FloatArray) -> tuple[Shares, Shares]:
+def kept(path: str, window: FloatArray) -> tuple[Shares, Shares]:
     """Return the share of each node's output that the unit's next window has too: sliding, growing."""
     graph = onnx.load(path)
     names = {node.output[0]: node.name for node in graph.graph.node if node.output[0]}
@@ -92,22 +96,30 @@ def same(before: Outputs, after: Outputs, *, cycles: tuple[int, int]) -> Shares:
     return shares
 
 
-def profile(path: Path, window: FloatArray, batch: int) -> Shares:
+def profile(path: str, window: FloatArray, batch: int) -> Shares:
     """Return each node's share of the time."""
     options = session_options()
     options.graph_optimization_level = OFF
-    options.enable_profiling = True
-    options.profile_file_prefix = str(path.with_name("profile"))
-    session = session_of(str(path), options)
-    for _ in range(RUNS):
-        session.run(None, inputs(window, batch, LAST_CYCLE))
     micros: dict[str, list[float]] = {}
-    for event in json.loads(Path(session.end_profiling()).read_text()):
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            micros.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event["dur"])
+    for event in kernels(path, inputs(window, batch, LAST_CYCLE), options=options, runs=RUNS):
+        micros.setdefault(event["name"].removesuffix(KERNEL), []).append(event["dur"])
     typical = {node: float(np.quantile(spent, 0.25)) for node, spent in micros.items()}
     total = sum(typical.values())
     return {node: spent / total for node, spent in typical.items()}
+
+
+def kernels(
+    graph: str, given: Outputs, *, options: Any, runs: int = 1, providers: Sequence[str] = CPU
+) -> list[dict[str, Any]]:
+    """Run a graph; return the events of its kernels in ONNX Runtime's profile."""
+    with tempfile.TemporaryDirectory() as folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = f"{folder}/profile"
+        session = session_of(graph, options, providers)
+        for _ in range(runs):
+            session.run(None, given)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    return [event for event in events if event["name"].endswith(KERNEL)]
 
 
 def inputs(window: FloatArray, batch: int, last_cycle: float) -> dict[str, NDArray[Any]]:
@@ -123,9 +135,9 @@ def session_options() -> Any:
     return options
 
 
-def session_of(graph: str | bytes, options: Any) -> Any:
-    """Open a session on the CPU."""
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+def session_of(graph: str | bytes, options: Any, providers: Sequence[str] = CPU) -> Any:
+    """Open a session, by default on the CPU."""
+    return onnxruntime.InferenceSession(graph, options, providers=providers)
 
 
 if __name__ == "__main__":
