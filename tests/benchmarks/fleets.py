@@ -1,6 +1,6 @@
 """Fleets with different kinds of wear, by the commands of a user: network against gradient boosting.
 
-    python -m tests.benchmarks.fleets FOLDER [--fleet ratio ...] [--units 8]
+    python -m tests.benchmarks.fleets FOLDER [--fleet ratio] [--units 8]
 
 Each fleet is written as CSV, described by `rul fleet init` and trained by `rul train` without options. Runs
 in FOLDER are reused. The table has the figures of `rul train`: five folds of held-out units, 95 %
@@ -9,18 +9,20 @@ intervals over units, the difference with units in pairs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 import pyarrow as pa
+import typer
 from numpy.typing import NDArray
 from pyarrow import csv
+
+from tests.benchmarks.tables import table
 
 LONG_UNITS: Final = 15
 """Maximum units of `long`."""
@@ -176,27 +178,26 @@ def _rul(*arguments: str | Path) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
-def main() -> None:
-    """Print one row per fleet."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def row(name: str, found: dict[str, float]) -> list[str]:
+    """Return the figures of a fleet."""
+    thirds = " ".join(f"{found[f'third_{n}_coverage']:.2f}" for n in (1, 2, 3))
+    cells = (
+        f"{found[figure]:.2f} [{found[f'{figure}_low']:.2f}, {found[f'{figure}_high']:.2f}]"
+        for figure in ("crossvalidation_rmse", "boosting_rmse", "boosting_difference")
     )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--fleet", nargs="+", choices=FLEETS, default=list(FLEETS))
-    parser.add_argument("--units", type=int, default=80)
-    chosen = parser.parse_args()
-    chosen.folder.mkdir(parents=True, exist_ok=True)
-    print("| fleet | RMSE | of gradient boosting | difference | coverage by thirds |\n|---|---|---|---|---|")
-    for name, found in measured(chosen.folder, chosen.fleet, units=chosen.units):
+    return [f"`{name}`: {(FLEETS[name].__doc__ or '').rstrip('.')}", *cells, thirds]
 
-        def cell(figure: str, of: dict[str, float] = found) -> str:
-            return f"{of[figure]:.2f} [{of[f'{figure}_low']:.2f}, {of[f'{figure}_high']:.2f}]"
 
-        thirds = " ".join(f"{found[f'third_{n}_coverage']:.2f}" for n in (1, 2, 3))
-        cells = (cell("crossvalidation_rmse"), cell("boosting_rmse"), cell("boosting_difference"))
-        meaning = (FLEETS[name].__doc__ or "").rstrip(".")
-        print(f"| `{name}`: {meaning} |", " | ".join(cells), f"| {thirds} |", flush=True)
+def main(
+    folder: Path,
+    fleet: Annotated[str, typer.Option(help="With commas.")] = ",".join(FLEETS),
+    units: int = 80,
+) -> None:
+    """Print one row per fleet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    heads = ("fleet", "RMSE", "of gradient boosting", "difference", "coverage by thirds")
+    print(table(heads, (row(*each) for each in measured(folder, fleet.split(","), units=units)), texts=5))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

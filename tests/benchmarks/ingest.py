@@ -57,9 +57,7 @@ def _test_units(data: Path, model: str, most: int) -> tuple[list[Trajectory], li
 
 @app.command()
 def replay(
-    data: Annotated[Path, typer.Option(help="Folder of the C-MAPSS text files.")] = Path(
-        "../shared/data/cmapss"
-    ),
+    data: Annotated[Path, typer.Option(help="Folder of the C-MAPSS text files.")],
     units: Annotated[int, typer.Option(help="Most units of each file.")] = 10_000,
 ) -> None:
     """Send whole test files reading by reading, with repeats, disorder and SIGKILL; compare every unit."""

@@ -1,6 +1,6 @@
 """Planted truth through `rul train` and the exported graph: whether a network points at the deciding cycles.
 
-    python -m tests.benchmarks.planted [--network flagship ...] [--kind event ...] [--seeds 0 1 2]
+    python -m tests.benchmarks.planted [--network flagship] [--kind event] [--seed 0]
 
 `tests/planted.py` defines the planted events. Half of the units train; each of the others gives one window.
 The table has the RMSE in cycles and, for each output, the share of windows with its largest value in the
@@ -9,20 +9,20 @@ event (in both events, if there are two), or with the drifting column weighing m
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 import torch
+import typer
 
 from export.handover import export_bundle
 from export.session import Session
 from model.evaluation import root_mean_square_error
 from model.networks import network_class
 from model.run import Plan, Source, train_run
-from model.training import TrainConfig
+from model.training import TrainConfig, unwatched
 from tests.planted import (
     KINDS,
     Kind,
@@ -46,7 +46,7 @@ def exported(network: str, kind: Kind, folder: Path, *, units: int, seed: int) -
         name="planted",
         source=Source("planted units", "0" * 64),
         folder=folder / "run",
-        watch=lambda step, loss, check: None,
+        watch=unwatched,
     )
     export_bundle(checkpoint, folder / "bundle")
     return Session(folder / "bundle" / "model.onnx")
@@ -67,25 +67,22 @@ def measure(session: Session, kind: Kind, *, units: int, seed: int) -> dict[str,
     return found | {name: points_at(weight, where) for name, weight in weights.items()}
 
 
-def main() -> None:
-    """Print one line per network, kind and seed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--network", nargs="+", default=["flagship"])
-    parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--units", type=int, default=200, help="for training, and again for windows")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    chosen = parser.parse_args()
+def main(
+    *,
+    network: str = "flagship",
+    kind: Annotated[Kind | None, typer.Option(help="Only this one.")] = None,
+    units: Annotated[int, typer.Option(help="For training, and again for windows.")] = 200,
+    seed: int = 0,
+) -> None:
+    """Print one line per kind."""
     torch.set_num_threads(1)
-    runs = [(n, k, s) for n in chosen.network for k in chosen.kind for s in chosen.seeds]
-    for network, kind, seed in runs:
+    for each in [kind] if kind else KINDS:
         with tempfile.TemporaryDirectory() as folder:
-            session = exported(network, kind, Path(folder), units=chosen.units, seed=seed)
-            found = measure(session, kind, units=chosen.units, seed=seed)
+            session = exported(network, each, Path(folder), units=units, seed=seed)
+            found = measure(session, each, units=units, seed=seed)
         line = "; ".join(f"{name} {value:.3f}" for name, value in found.items())
-        print(f"{network}, {kind}, seed {seed}: {line}", flush=True)
+        print(f"{network}, {each}, seed {seed}: {line}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
