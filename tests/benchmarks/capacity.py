@@ -41,8 +41,8 @@ from tests.benchmarks.front_ends import CORES, cpu_seconds
 from tests.benchmarks.loads import batch_of, window_of
 from tests.benchmarks.lone_worker import Crew, lone_worker
 from tests.benchmarks.memory import of as memory_of
-from tests.benchmarks.rul_states import replaced
 from tests.benchmarks.service_times import MOST_WINDOWS, Batch
+from tests.benchmarks.tables import publish
 from tests.waiting import wait_until
 
 SIZES: Final = (1, 2, 4, 8, 16, 24, 32)
@@ -62,7 +62,6 @@ SHARE_OF_BATCHES: Final = 0.5
 """Time for each batch size, over the time of a load."""
 GRAPH_RUNS: Final = 200
 HTTP_DOORS: Final = ("json", "oip json", "binary")
-BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
 RESULT: Final = Path(__file__).with_name("service_times.json")
 T = TypeVar("T")
 
@@ -89,10 +88,7 @@ def main(
         data.write_bytes(msgspec.json.encode(made) + b"\n")
     found = measurements(data)
     plan = Plan(workers, p99_ms / 1000, core_hour)
-    text = "\n\n".join(report(each, plan) for each in found)
-    print(text)
-    if doc is not None:
-        doc.write_text(replaced(doc.read_text(encoding="utf-8"), text, begin=BEGIN), encoding="utf-8")
+    publish("\n\n".join(report(each, plan) for each in found), "tests.benchmarks.capacity", doc)
 
 
 def measured(bundle: str, door: str, rounds: int, seconds: float) -> Measurement:

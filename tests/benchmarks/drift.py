@@ -29,7 +29,7 @@ from service.drift.monitor import DriftIndex
 from tests.benchmarks.drift_faults import column_faults
 from tests.benchmarks.drift_page import faults_table, healthy_table, picture
 from tests.benchmarks.drift_replay import Batch, Monitor, Place, alarms, answered, changed, places
-from tests.benchmarks.rul_states import replaced
+from tests.benchmarks.tables import publish
 
 SUBSETS: Final = ("FD001", "FD002", "FD003", "FD004")
 OTHERS: Final = {"FD001": "FD002", "FD003": "FD004"}
@@ -40,7 +40,6 @@ BEFORE: Final = 4000
 """Windows before a fault, so that the sliding window is full."""
 PATIENCE: Final = 4000
 """Windows after which a fault counts as missed."""
-BEGIN: Final = "<!-- made by python -m tests.benchmarks.drift -->"
 
 
 @dataclass
@@ -114,10 +113,8 @@ def main(
         foreign = read_trajectories([data / f"test_{others}.txt"], kind) if others else None
         found += new_regimes(session, manifest, units, stream, foreign)
         curves[manifest.name] = curve(session, manifest, units, stream)
-    text = f"{healthy_table(healthy)}\n\n{faults_table(found)}"
-    print(text)
+    publish(f"{healthy_table(healthy)}\n\n{faults_table(found)}", "tests.benchmarks.drift", doc)
     if doc is not None:
-        doc.write_text(replaced(doc.read_text(encoding="utf-8"), text, begin=BEGIN), encoding="utf-8")
         picture(curves, doc.with_suffix(".png"), since=BEFORE, every=EVERY)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -38,7 +38,7 @@ from tests.benchmarks.gpu_limits import (
 )
 from tests.benchmarks.loads import Load, batch_of, window_of
 from tests.benchmarks.payloads import calls_of
-from tests.benchmarks.tables import table
+from tests.benchmarks.tables import keep, table
 
 USEFUL: Final = 0.95
 """Minimum throughput of a useful batch, as a share of the largest throughput."""
@@ -70,7 +70,7 @@ def main(  # noqa: PLR0917 - a command's options are its parameters
     service: Annotated[bool, typer.Option(help="Measure the service.")] = True,
     output: Path = Path("bench-results"),
 ) -> None:
-    """Measure, and write gpu.md to OUTPUT."""
+    """Measure, and write gpu.md and gpu.json to OUTPUT."""
     with tempfile.TemporaryDirectory() as work:
         path = str(make_comparable_bundle(Path(work))) if bundle == NAME else bundle
         sizes = [1 << power for power in range(largest.bit_length())]
@@ -85,10 +85,7 @@ def main(  # noqa: PLR0917 - a command's options are its parameters
             counts = [min(CORES, MOST_WORKERS)] if column == ProviderChoice.CPU else workers.split(",")
             for count in counts if column in set(ProviderChoice) else []:
                 measure_service(path, column, int(count), Path(work), results, seconds=seconds)
-    output.mkdir(parents=True, exist_ok=True)
-    text = markdown(results)
-    (output / "gpu.md").write_text(text, encoding="utf-8")
-    print(text)
+    keep(output, "gpu", markdown(results), asdict(results))
 
 
 def measure_provider(
@@ -203,7 +200,7 @@ def markdown(results: Results) -> str:
     for title, figures in results.service.items():
         lines += ["", f"The service on {title}; the ceiling is one graph:", "", load_table(figures, LOADS)]
     lines += ["", *(f"Not measured: {line}" for line in results.missing)]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines).rstrip()
 
 
 if __name__ == "__main__":

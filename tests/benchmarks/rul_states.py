@@ -33,10 +33,8 @@ from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
 from tests.benchmarks.fault_kinds import Kind, faulty_kinds
 from tests.benchmarks.faults import random_windows
-from tests.benchmarks.tables import table
+from tests.benchmarks.tables import publish, table
 
-BEGIN: Final = "<!-- made by python -m tests.benchmarks.rul_states -->"
-END: Final = "<!-- end -->"
 SUBSETS: Final = ("FD001", "FD002", "FD003", "FD004")
 
 
@@ -77,9 +75,7 @@ def main(
         ]
         rows += asked(session, manifest, kinds, own)
     text = f"{overview(rows)}\n\n<details><summary>Every state</summary>\n\n{every_state(rows)}\n\n</details>"
-    print(text)
-    if doc is not None:
-        doc.write_text(replaced(doc.read_text(encoding="utf-8"), text), encoding="utf-8")
+    publish(text, "tests.benchmarks.rul_states", doc)
 
 
 def above_the_cap(
@@ -160,19 +156,6 @@ def every_state(rows: Sequence[Row]) -> str:
     )
     head = "Share in each state, novelty, and by how many cycles (median) the RUL moved from where it was:"
     return f"{head}\n\n{table(heads, lines, texts=2)}"
-
-
-def replaced(text: str, made: str, *, begin: str = BEGIN) -> str:
-    """Replace the text between the markers of a page.
-
-    Raises:
-        ValueError: the page has no markers.
-    """
-    before, found, rest = text.partition(begin)
-    _, end, after = rest.partition(END)
-    if not found or not end:
-        raise ValueError(f"expected a page with the markers {begin} and {END}")
-    return f"{before}{begin}\n\n{made}\n\n{END}{after}"
 
 
 def _cut(units: Sequence[Trajectory], context: int, windows: int, rng: np.random.Generator) -> WindowSet:

@@ -9,7 +9,6 @@ whether or not the answers keep up; the callers share the server's cores.
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 import time
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from service.proto import rul_v1_pb2 as pb
 from tests.benchmarks.front_ends import CORES, SERVERS, Served, cpu_seconds, serving
 from tests.benchmarks.loads import window_of
 from tests.benchmarks.stream_load import Connection, connect, message
-from tests.benchmarks.tables import table
+from tests.benchmarks.tables import keep, table
 from tests.http2 import DATA, frame
 
 TICK_SECONDS: Final = 0.01
@@ -40,17 +39,15 @@ def main(
     rates: str = "500,1000,2000,3000,4000",
     seconds: float = 10.0,
     explain: str = "none",
-    output: Path = Path("bench-results/streams.json"),
+    output: Path = Path("bench-results"),
 ) -> None:
-    """Open the streams, apply each rate in turn, and print the results."""
+    """Open the streams, apply each rate in turn, and write streams.md and streams.json to OUTPUT."""
     kept: dict[str, list[Row]] = {}
     plan = Plan(bundle, streams, connections, [float(rate) for rate in rates.split(",")], seconds, explain)
     for server in servers.split(","):
         with tempfile.TemporaryDirectory() as folder, serving(server, bundle, Path(folder)) as served:
             kept[server] = asyncio.run(measure(plan, served))
-            show(server, plan, kept[server])
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(kept, indent=1))
+    keep(output, "streams", "\n\n".join(section(server, plan, rows) for server, rows in kept.items()), kept)
 
 
 @dataclass(frozen=True)
@@ -151,16 +148,15 @@ def failures(made: list[Connection]) -> int:
     return sum(one.failed for one in made)
 
 
-def show(server: str, plan: Plan, rows: list[Row]) -> None:
-    """Print the rows as a table."""
+def section(server: str, plan: Plan, rows: list[Row]) -> str:
+    """Write the section of a server."""
     idle, *loads = rows
-    print(
+    lines = ([f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in row.values()] for row in loads)
+    return (
         f"{idle['open']:.0f} streams of {plan.bundle} (explain {plan.explain}), {SERVERS[server]}, "
         f"{CORES} cores; idle: {idle['RSS MiB']:.0f} MiB, {idle['kB a stream']:.1f} kB a stream; "
-        f"{idle['opened/s']:.0f} opened a second\n"
+        f"{idle['opened/s']:.0f} opened a second\n\n{table([*loads[0]], lines, texts=0)}"
     )
-    rows = ([f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in row.values()] for row in loads)
-    print(table([*loads[0]], rows, texts=0))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import pytest
 from model.domain import RulState
 from tests.benchmarks.fault_kinds import Kind, faulty_kinds
 from tests.benchmarks.faults import random_windows
-from tests.benchmarks.rul_states import BEGIN, END, Row, asked, overview, replaced
+from tests.benchmarks.rul_states import Row, asked, overview
+from tests.benchmarks.tables import END, replaced
 from tests.fakes import COLUMNS, make_manifest
 from tests.unit.test_drift_replay import FakeSession
 from tests.unit.test_faults import unit
@@ -66,13 +67,14 @@ def test_the_overview_has_a_line_a_kind_and_a_column_a_model():
 
 
 def test_a_page_keeps_what_stands_around_its_markers():
-    page = replaced(f"above\n{BEGIN}\nold\n{END}\nbelow\n", "new")
+    begin = "<!-- made by python -m b -->"
 
-    assert page == f"above\n{BEGIN}\n\nnew\n\n{END}\nbelow\n"
-    assert replaced(page, "new") == page
-    assert replaced(f"<!-- b -->{END}", "new", begin="<!-- b -->") == f"<!-- b -->\n\nnew\n\n{END}"
+    page = replaced(f"above\n{begin}\nold\n{END}\nbelow\n", "new", "b")
+
+    assert page == f"above\n{begin}\n\nnew\n\n{END}\nbelow\n"
+    assert replaced(page, "new", "b") == page
 
 
 def test_a_page_without_markers_is_refused():
     with pytest.raises(ValueError, match="markers"):
-        replaced("nothing", "new")
+        replaced("nothing", "new", "b")
