@@ -92,6 +92,11 @@ class Measured:
     p99: float
     p999: float
 
+    @classmethod
+    def of(cls, waits: Sequence[float], windows: int, failed: int) -> Measured:
+        """Compute the quantiles of the milliseconds of all calls; NaN if none was answered."""
+        return cls(windows, failed, *np.quantile(waits or [np.nan], (0.5, 0.99, 0.999)).tolist())
+
 
 @dataclass(frozen=True)
 class HttpCall:
@@ -200,9 +205,7 @@ def by_grpc(calls: Sequence[GrpcCall], load: Load, target: str, seconds: float, 
         mine = [int(line.split("\t")[2]) / 1000 for line in log.read_text().splitlines()]
         answered += min(len(mine), round(int(data[1]) / (size + FRAME_BYTES)))
         waits += mine
-    waits.sort()
-    p50, p99, p999 = (waits[int(share * (len(waits) - 1))] for share in (0.5, 0.99, 0.999))
-    return Measured(answered * load.windows, len(waits) - answered, p50, p99, p999)
+    return Measured.of(waits, answered * load.windows, len(waits) - answered)
 
 
 def _start_h2load(

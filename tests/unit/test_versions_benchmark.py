@@ -1,6 +1,7 @@
 """The benchmark of two versions: what it sends, and how it compares."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from export.probes import simulated_windows
 from model.calibration import tensors
 from model.domain import NOVELTY_LIMIT
 from tests.benchmarks.comparable import comparable_manifest, comparable_network
-from tests.benchmarks.loads import ID, HttpCall, Load
+from tests.benchmarks.loads import ID, HttpCall, Load, Measured
 from tests.benchmarks.payloads import DOORS, GRPC_CALLS, calls_of
 from tests.benchmarks.versions_report import HEADINGS, markdown, rows
 
@@ -56,3 +57,10 @@ def test_realistic_json_has_columns_of_float64_and_room_for_an_id():
 
     assert max(digits) >= 15
     assert f"x-request-id: {ID}".encode() in call.raw("http://localhost:3000")
+
+
+def test_a_load_in_which_no_call_was_answered_has_no_latency():
+    found = Measured.of([], windows=0, failed=0)
+
+    assert math.isnan(found.p50)
+    assert Measured.of([1.0, 2.0, 3.0], windows=3, failed=0).p50 == 2.0
