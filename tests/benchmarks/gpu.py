@@ -36,7 +36,7 @@ from tests.benchmarks.gpu_limits import (
     profiled_nodes,
     rate,
 )
-from tests.benchmarks.loads import Load, batch_of, window_of
+from tests.benchmarks.loads import Load, batch_of, require_generators, window_of
 from tests.benchmarks.payloads import calls_of
 from tests.benchmarks.tables import keep, table
 
@@ -71,6 +71,8 @@ def main(  # noqa: PLR0917 - a command's options are its parameters
     output: Path = Path("bench-results"),
 ) -> None:
     """Measure, and write gpu.md and gpu.json to OUTPUT."""
+    if service:
+        require_generators()
     with tempfile.TemporaryDirectory() as work:
         path = str(make_comparable_bundle(Path(work))) if bundle == NAME else bundle
         sizes = [1 << power for power in range(largest.bit_length())]

@@ -15,7 +15,7 @@ from typing import Final
 import typer
 
 from tests.benchmarks.front_ends import serving
-from tests.benchmarks.loads import Load, put_under
+from tests.benchmarks.loads import Load, put_under, require_generators
 from tests.benchmarks.payloads import calls_of
 
 CALLERS: Final = 64
@@ -27,6 +27,7 @@ def main(
     *, bundles: str = "fd001", requests: int = 200_000, seconds: float = 10.0, server: str = "envoy"
 ) -> None:
     """Load a server until it has answered `requests`, and report the memory of its workers at intervals."""
+    require_generators()
     one = "," not in bundles
     # With several bundles a request must name one, as the path of the binary protocol does.
     loads = [Load("json", CALLERS), Load("grpc", CALLERS)] if one else [Load("binary", CALLERS)]

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.benchmarks import front_ends
+from tests.benchmarks import front_ends, gpu, memory, versions
 from tests.benchmarks.peers import __main__ as peers
 from tests.benchmarks.peers import environment
 from tests.benchmarks.peers.__main__ import Result
@@ -45,3 +45,16 @@ def test_a_time_that_the_load_generators_cannot_count_is_refused_before_anything
 
     assert done.exit_code == 2
     assert "--seconds" in done.output
+
+
+@pytest.mark.parametrize("main", [peers.main, front_ends.main, gpu.main, memory.main, versions.main])
+def test_missing_load_generators_are_named_before_anything_is_measured(main, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    command = typer.Typer(rich_markup_mode=None)
+    command.command()(main)
+    options = ["--checkout", "."] if main is versions.main else []
+
+    done = CliRunner().invoke(command, options)
+
+    assert done.exit_code == 2
+    assert "wrk and h2load missing" in done.output
