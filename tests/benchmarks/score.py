@@ -36,6 +36,7 @@ from model.simulation import simulate
 from model.writers import write_parquet
 from rul_client.commands.score.scorer import BATCH_WINDOWS
 from tests.benchmarks.front_ends import CEILING_BATCH, CORES, ROOT, Figures, measure_ceiling
+from tests.benchmarks.tables import table
 from tests.scoring import tree
 
 RUL = Path(sys.executable).with_name("rul")
@@ -44,6 +45,7 @@ DIFFERENT_UNITS = 200
 """Number of simulated units; further units repeat them under other names."""
 SAMPLE_SECONDS = 0.2
 MIB = 2**20
+HEADS = ("round", "windows/s", "over the ceiling, batch 32", "CPU", "its own batch", "CPU", "peak MiB")
 
 
 def main(
@@ -61,8 +63,7 @@ def main(
         made = write_fleet(fleet, bundle, windows)
         size = sum(file.stat().st_size for file in fleet.iterdir()) / MIB
         print(f"{made:,} windows of simulated units, {size:,.0f} MiB of Parquet, {CORES} cores")
-        print("| round | windows/s | over the ceiling, batch 32 | CPU | its own batch | CPU | peak MiB |")
-        print("|---|---|---|---|---|---|---|")
+        rows: list[list[object]] = []
         shares: list[float] = []
         for number in range(1, rounds + 1):
             bare: Figures = {}
@@ -75,7 +76,8 @@ def main(
                 cpu = statistics.mean(bare["ceiling cpu s per 1000"][batch::2]) * made / 1000 / busy
                 cells += [f"{over:.3f}", f"{cpu:.3f}"]
                 shares += [] if batch else [over]
-            print(f"| {number} | {rate:,.0f} | {' | '.join(cells)} | {peak / MIB:,.0f} |", flush=True)
+            rows.append([number, f"{rate:,.0f}", *cells, f"{peak / MIB:,.0f}"])
+        print(table(HEADS, rows, texts=0))
         print(f"median over the ceiling: {statistics.median(shares):.3f}")
         if kills:
             killed = Path(folder) / "killed"
@@ -116,16 +118,7 @@ def scored(
     rul: Path, fleet: Path, output: Path, bundle: str, *, kill_after: float = 0
 ) -> tuple[float, float, int]:
     """Run the command, or kill it after a time; return seconds, CPU seconds and peak bytes."""
-    command = [
-        str(rul.absolute()),
-        "score",
-        "--bundle",
-        bundle,
-        "--input",
-        str(fleet),
-        "--output",
-        str(output),
-    ]
+    command = [rul.absolute(), "score", "--bundle", bundle, "--input", fleet, "--output", output]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start, peak = time.perf_counter(), 0
     process = subprocess.Popen(

@@ -26,7 +26,6 @@ from tests.benchmarks.tables import keep, table
 from tests.http2 import DATA, frame
 
 TICK_SECONDS: Final = 0.01
-EXPLAIN: Final = {"none": pb.EXPLAIN_NONE, "attention": pb.EXPLAIN_ATTENTION}
 Row = dict[str, float]
 
 
@@ -38,12 +37,11 @@ def main(
     connections: int = 16,
     rates: str = "500,1000,2000,3000,4000",
     seconds: float = 10.0,
-    explain: str = "none",
     output: Path = Path("bench-results"),
 ) -> None:
     """Open the streams, apply each rate in turn, and write streams.md and streams.json to OUTPUT."""
     kept: dict[str, list[Row]] = {}
-    plan = Plan(bundle, streams, connections, [float(rate) for rate in rates.split(",")], seconds, explain)
+    plan = Plan(bundle, streams, connections, [float(rate) for rate in rates.split(",")], seconds)
     for server in servers.split(","):
         with tempfile.TemporaryDirectory() as folder, serving(server, bundle, Path(folder)) as served:
             kept[server] = asyncio.run(measure(plan, served))
@@ -59,7 +57,6 @@ class Plan:
     connections: int
     rates: list[float]
     seconds: float
-    explain: str
 
 
 async def measure(plan: Plan, served: Served) -> list[Row]:
@@ -69,7 +66,7 @@ async def measure(plan: Plan, served: Served) -> list[Row]:
     first = message(
         pb.StreamRequest(
             open=pb.StreamOpen(
-                unit="1", first_cycle=1, explain=EXPLAIN[plan.explain],
+                unit="1", first_cycle=1, explain=pb.EXPLAIN_NONE,
                 readings=pb.Readings(values=window.ravel().tolist()),
             )
         )
@@ -153,7 +150,7 @@ def section(server: str, plan: Plan, rows: list[Row]) -> str:
     idle, *loads = rows
     lines = ([f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in row.values()] for row in loads)
     return (
-        f"{idle['open']:.0f} streams of {plan.bundle} (explain {plan.explain}), {SERVERS[server]}, "
+        f"{idle['open']:.0f} streams of {plan.bundle} without explanations, {SERVERS[server]}, "
         f"{CORES} cores; idle: {idle['RSS MiB']:.0f} MiB, {idle['kB a stream']:.1f} kB a stream; "
         f"{idle['opened/s']:.0f} opened a second\n\n{table([*loads[0]], lines, texts=0)}"
     )

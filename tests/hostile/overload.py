@@ -215,11 +215,9 @@ def main(
     callers: Annotated[int, typer.Option(min=0, help="1x; 0: find it.")] = 0,
     impatient: Annotated[bool, typer.Option(help="Refused callers ask again at once.")] = False,
     checkout: Annotated[Path, typer.Option(help="The version that serves.")] = ROOT,
-    output: Path | None = None,
 ) -> None:
     """Measure, and print a table."""
-    found = [line(HEADS), line(["---"] * len(HEADS))]
-    print("\n".join(found), flush=True)
+    print(line(HEADS), line(["---"] * len(HEADS)), sep="\n", flush=True)
     with (
         tempfile.TemporaryDirectory() as folder,
         serving("envoy", "fd001", Path(folder), checkout=checkout) as served,
@@ -230,10 +228,7 @@ def main(
             load = Load(protocol, one * FACTORS[-1], size, realistic=True)
             cells = measured(served, load, seconds, callers=one, is_patient=not impatient)
             name = f"{protocol}, {size} window{'s' if size > 1 else ''}"
-            found += map(line, rows(name, cells, fresh_mib))
-            print("\n".join(found[-len(cells) :]), flush=True)
-    if output is not None:
-        output.write_text("\n".join([*found, ""]), encoding="utf-8")
+            print(*map(line, rows(name, cells, fresh_mib)), sep="\n", flush=True)
 
 
 if __name__ == "__main__":
