@@ -7,10 +7,8 @@ one HTTP/2 connection.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections import Counter
@@ -26,6 +24,7 @@ import httpx
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from tests.integration.conftest import Server, free_port, metrics_of, running
+from tests.programs import program
 from tests.waiting import wait_until
 
 CONFIG: Final = """
@@ -53,8 +52,6 @@ backend grpc
   server a 127.0.0.1:{a} proto h2 check-proto h1
   server b 127.0.0.1:{b} proto h2 check-proto h1
 """
-HAPROXY: Final = shutil.which("haproxy", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
-"""Path of HAProxy, or None; on Debian it is in /usr/sbin, outside the PATH of users."""
 PATIENCE_SECONDS: Final = 60
 BACK_OFF_SECONDS: Final = 0.1
 """Time after which a caller sends its next request if one failed."""
@@ -65,13 +62,6 @@ ROUTES: Final = {
     "grpc": ("OK", ("rul.v1.RulService/Predict", "rul.v1.RulService/AppendCycles")),
 }
 Ask = Callable[[], None]
-
-
-def require_haproxy() -> None:
-    """Exit with status 2 if HAProxy is missing."""
-    if HAPROXY is None:
-        print("haproxy is not installed: apt install haproxy", file=sys.stderr)
-        raise SystemExit(2)
 
 
 class Load:
@@ -170,16 +160,16 @@ class Pair:
 
 @contextmanager
 def balanced(folder: Path, bundle: str, *, retries: int = 0, **settings: str) -> Iterator[Pair]:
-    """Start two services at once, and HAProxy in front.
+    """Start two services at once, and HAProxy in front; skip if it is missing.
 
     HAProxy repeats a request `retries` times, at the other service, if it could not connect.
     """
-    pair = Pair(folder, bundle, settings)
+    haproxy, pair = program("haproxy"), Pair(folder, bundle, settings)
     try:
         config = folder / "haproxy.cfg"
         a, b = pair.ports
         config.write_text(CONFIG.format(http=pair.http, grpc=pair.grpc, a=a, b=b, retries=retries))
-        process = subprocess.Popen([HAPROXY or "", "-f", config, "-db", "-q"])
+        process = subprocess.Popen([haproxy, "-f", config, "-db", "-q"])
         try:
             # If a request succeeds, HAProxy has seen a service as ready.
             url = f"http://127.0.0.1:{pair.http}/readyz"

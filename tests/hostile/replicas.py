@@ -5,7 +5,7 @@
 Callers predict by HTTP and gRPC; all callers of a protocol share connections, and none repeats a request.
 Devices send readings out of order, some twice: half of the devices with `rul_client` by HTTP, the others by
 gRPC with its retry policy. HAProxy repeats a request only if it could not connect. Exit status: 0 if every
-promise of docs/reliability.md holds, 1 otherwise, 2 without HAProxy.
+promise of docs/reliability.md holds, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rul_client.api import Client
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from tests.databases import postgresql
-from tests.hostile.balancer import PATIENCE_SECONDS, Load, Pair, answered, asks_of, balanced, require_haproxy
+from tests.hostile.balancer import PATIENCE_SECONDS, Load, Pair, answered, asks_of, balanced
 from tests.ingesting import Devices, whole
 from tests.waiting import wait_until
 
@@ -187,7 +187,6 @@ def replicas(folder: Path, bundle: str) -> Iterator[Pair]:
 
 def main(*, units: int = 12, cycles: int = 120, callers: int = 4, bundle: str = "fd001") -> None:
     """Run, and print the table."""
-    require_haproxy()
     with tempfile.TemporaryDirectory() as folder, replicas(Path(folder), bundle) as pair:
         result = run(pair, devices_of(bundle, units=units, cycles=cycles), callers)
     for phase, load in result.loads.items():

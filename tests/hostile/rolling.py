@@ -3,7 +3,7 @@
     .venv/dev/bin/python -m tests.hostile.rolling [--rounds 1] [--callers 4] [--lame-duck 5] [--bundle fd001]
 
 HAProxy asks each service's /readyz twice a second and repeats no request. `--lame-duck 0` shows the failures
-without the lame-duck time. Exit status: 0 without a failed request, 1 otherwise, 2 without HAProxy.
+without the lame-duck time. Exit status: 0 without a failed request, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import typer
 
-from tests.hostile.balancer import PATIENCE_SECONDS, Load, asks_of, balanced, is_used, require_haproxy
+from tests.hostile.balancer import PATIENCE_SECONDS, Load, asks_of, balanced, is_used
 from tests.integration.conftest import rul
 from tests.waiting import wait_until
 
@@ -47,7 +47,6 @@ def roll(
 
 def main(*, rounds: int = 1, callers: int = 4, lame_duck: float = 5.0, bundle: str = "fd001") -> None:
     """Run, and print the table."""
-    require_haproxy()
     with tempfile.TemporaryDirectory() as folder:
         load = roll(rounds=rounds, callers=callers, lame_duck=lame_duck, bundle=bundle, folder=Path(folder))
     print(f"{2 * rounds} restarts, {callers} callers a protocol, lame-duck time {lame_duck:g} s")

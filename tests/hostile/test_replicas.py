@@ -8,7 +8,6 @@ import pytest
 from tests.hostile.balancer import GENTLE_SECONDS, PATIENCE_SECONDS, Pair
 from tests.hostile.replicas import MOST_LOST, MOST_SHARE, TOLERANCE, Result, devices_of, replicas, run
 from tests.ingesting import Devices, reading
-from tests.programs import program
 from tests.waiting import wait_until
 
 CALLERS = 2
@@ -22,7 +21,6 @@ def devices(tiny_bundle) -> Devices:
 
 @pytest.fixture(scope="module")
 def pair(tiny_bundle, tmp_path_factory) -> Iterator[Pair]:
-    program("haproxy")
     with replicas(tmp_path_factory.mktemp("replicas"), str(tiny_bundle.path)) as started:
         yield started
 
