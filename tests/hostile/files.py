@@ -42,6 +42,7 @@ from model.readers import read_with_report
 from model.tables import read_columns
 from model.writers import csv_text, write_parquet
 from service.core.rules import WindowRules
+from tests.examples import json_values
 from tests.fakes import make_manifest
 from tests.fleets import PUMPS, numbered_unit
 from tests.spreadsheets import write_xlsx
@@ -52,11 +53,7 @@ MANIFEST = make_manifest()
 TEXT = MANIFEST.to_metadata()[METADATA_KEY]
 """Text of the manifest, to be altered."""
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(10**400),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
-    max_leaves=6,
-)
+JSON = st.just(10**400) | json_values("name", "")
 EDITS = st.lists(
     st.tuples(st.floats(0, 1), st.integers(0, 40), st.binary(max_size=40)), min_size=1, max_size=4
 )
