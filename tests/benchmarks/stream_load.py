@@ -11,17 +11,10 @@ import struct
 from time import perf_counter
 from typing import Final
 
-from service.proto import rul_v1_pb2 as pb
 from tests import http2
 
 TOP_UP: Final = 2**28
 HEADER_BLOCK: Final = http2.grpc_head("/rul.v1.RulService/PredictStream")
-
-
-def message(request: pb.StreamRequest) -> bytes:
-    """Prefix a message as gRPC does in a body."""
-    raw = request.SerializeToString()
-    return struct.pack(">BI", 0, len(raw)) + raw
 
 
 class Connection(asyncio.Protocol):

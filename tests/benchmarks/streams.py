@@ -21,9 +21,10 @@ import typer
 from service.proto import rul_v1_pb2 as pb
 from tests.benchmarks.front_ends import CORES, SERVERS, Served, cpu_seconds, serving
 from tests.benchmarks.loads import window_of
-from tests.benchmarks.stream_load import Connection, connect, message
+from tests.benchmarks.stream_load import Connection, connect
 from tests.benchmarks.tables import keep, table
 from tests.http2 import DATA, frame
+from tests.in_process import framed
 
 TICK_SECONDS: Final = 0.01
 Row = dict[str, float]
@@ -63,15 +64,11 @@ async def measure(plan: Plan, served: Served) -> list[Row]:
     """Return one row for idle streams and one per rate."""
     host, port = served.target.split(":")
     window = window_of(plan.bundle)
-    first = message(
-        pb.StreamRequest(
-            open=pb.StreamOpen(
-                unit="1", first_cycle=1, explain=pb.EXPLAIN_NONE,
-                readings=pb.Readings(values=window.ravel().tolist()),
-            )
-        )
-    )  # fmt: skip
-    reading = message(pb.StreamRequest(reading=pb.Reading(values=window[-1].tolist())))
+    history = pb.Readings(values=window.ravel().tolist())
+    opening = pb.StreamOpen(unit="1", first_cycle=1, explain=pb.EXPLAIN_NONE, readings=history)
+    first = framed(pb.StreamRequest(open=opening).SerializeToString())
+    one = pb.Reading(values=window[-1].tolist())
+    reading = framed(pb.StreamRequest(reading=one).SerializeToString())
     before = served.memory_mib()
     made = await connect(host, int(port), plan.connections)
     began = time.perf_counter()
