@@ -118,7 +118,7 @@ async def under_load(
         await asyncio.sleep(TICK_SECONDS)
     served = sum(one.answers for one in made) - answered
     used = cpu_seconds(pids) - busy
-    latencies = np.array([latency for one in made for latency in one.latencies]) * 1000
+    latencies = 1000 * np.array([latency for one in made for latency in one.latencies] or [np.nan])
     took = time.perf_counter() - began
     await until_answered(made, answered + sent)
     return {

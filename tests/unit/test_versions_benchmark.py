@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from model.domain import NOVELTY_LIMIT
 from tests.benchmarks.comparable import comparable_manifest, comparable_network
 from tests.benchmarks.loads import ID, HttpCall, Load, Measured
 from tests.benchmarks.payloads import DOORS, GRPC_CALLS, calls_of
+from tests.benchmarks.streams import under_load
 from tests.benchmarks.versions_report import HEADINGS, markdown, rows
 
 
@@ -64,3 +66,9 @@ def test_a_load_in_which_no_call_was_answered_has_no_latency():
 
     assert math.isnan(found.p50)
     assert Measured.of([1.0, 2.0, 3.0], windows=3, failed=0).p50 == 2.0
+
+
+async def test_a_rate_at_which_no_reading_is_answered_has_no_latency():
+    row = await under_load([], [], [os.getpid()], rate=0, seconds=0.02)
+
+    assert math.isnan(row["p99 ms"])
