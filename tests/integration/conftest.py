@@ -154,8 +154,12 @@ def running(
     )
     try:
         if ready:
+            verify = tls or False
             wait_until(
-                lambda: process.poll() is not None or _answers_ready(server, tls),
+                lambda: (
+                    process.poll() is not None
+                    or httpx.get(f"{server.http}/readyz", trust_env=False, verify=verify).is_success
+                ),
                 START_SECONDS,
                 what="readiness",
             )
@@ -173,14 +177,6 @@ def running(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 raise
-
-
-def _answers_ready(server: Server, tls: ssl.SSLContext | None) -> bool:
-    try:
-        url = server.http + "/readyz"
-        return httpx.get(url, timeout=5, trust_env=False, verify=tls or False).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 KEY = "a-key"
