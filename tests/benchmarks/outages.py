@@ -52,7 +52,7 @@ OUTAGES: Final[dict[str, Callable[[int], slice]]] = {
 def main(
     *,
     data: Annotated[Path, typer.Option(help="File of C-MAPSS.")],
-    folds: Annotated[int, typer.Option(help="First folds to train, of five.")] = 2,
+    folds: Annotated[int, typer.Option(min=2, max=5, help="First folds to train, of five.")] = 2,
     steps: Annotated[int, typer.Option(help="Updates.")] = 1000,
 ) -> None:
     """Print the table."""

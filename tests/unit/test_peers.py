@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.benchmarks import front_ends, gpu, memory, versions
+from tests.benchmarks import front_ends, gpu, memory, outages, versions
 from tests.benchmarks.peers import __main__ as peers
 from tests.benchmarks.peers import environment
 from tests.benchmarks.peers.__main__ import Result
@@ -36,15 +36,22 @@ def test_what_pip_says_last_is_the_reason(tmp_path, monkeypatch):
         installed("fastapi", PEERS["fastapi"])
 
 
-@pytest.mark.parametrize("main", [peers.main, front_ends.main])
-def test_a_time_that_the_load_generators_cannot_count_is_refused_before_anything_is_measured(main):
+@pytest.mark.parametrize(
+    ("main", "options", "refused"),
+    [
+        (peers.main, ["--seconds", "0.3"], "--seconds"),
+        (front_ends.main, ["--seconds", "0.3"], "--seconds"),
+        (outages.main, ["--data", "none", "--folds", "1"], "--folds"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_measured(main, options, refused):
     command = typer.Typer(rich_markup_mode=None)
     command.command()(main)
 
-    done = CliRunner().invoke(command, ["--seconds", "0.3"])
+    done = CliRunner().invoke(command, options)
 
     assert done.exit_code == 2
-    assert "--seconds" in done.output
+    assert refused in done.output
 
 
 @pytest.mark.parametrize("main", [peers.main, front_ends.main, gpu.main, memory.main, versions.main])
