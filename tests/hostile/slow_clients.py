@@ -32,6 +32,8 @@ MIB: Final = 1 << 20
 BODY_BYTES: Final = 16 * MIB
 PART_BYTES: Final = 15 * MIB
 LIVEZ_SECONDS: Final = 5.0
+STOPPED_SECONDS: Final = 1.0
+"""Time after which a server that takes nothing has stopped reading."""
 STREAMS_A_CONNECTION: Final = 100
 PREDICT: Final = "/rul.v1.RulService/Predict"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
@@ -57,11 +59,18 @@ async def connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio
     return reader, writer
 
 
+def forget() -> None:
+    """Abort all connections."""
+    for writer in _open:
+        writer.transport.abort()
+    _open.clear()
+
+
 async def send_slowly(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send until the server stops reading for a second."""
+    """Send until the server stops reading."""
     writer.write(data)
     with suppress(OSError, TimeoutError):
-        await asyncio.wait_for(writer.drain(), 1)
+        await asyncio.wait_for(writer.drain(), STOPPED_SECONDS)
 
 
 async def idle(host: str, port: int) -> asyncio.StreamReader:
@@ -103,7 +112,10 @@ def streams(
             stream, sent = 2 * number + 1, 0
             while sent < len(message):
                 while min(rooms) < http2.FRAME_BYTES:
-                    await asyncio.wait_for(grow(rooms, reader), LIVEZ_SECONDS)
+                    try:
+                        await asyncio.wait_for(grow(rooms, reader), STOPPED_SECONDS)
+                    except TimeoutError:  # the server reads no more, and the connection stays
+                        return reader
                 part = message[sent : sent + http2.FRAME_BYTES]
                 is_last = ended and sent + len(part) == len(message)
                 await send_slowly(
@@ -182,9 +194,7 @@ async def measure(server: Server, attack: Attack, connections: int, hold: float,
         await asyncio.sleep(0.2)
     begun_badly = sum(not isinstance(r, asyncio.StreamReader) for r in begun.result())
     still_open = sum(not reader.done() for reader in readers)
-    for writer in _open:
-        writer.transport.abort()
-    _open.clear()
+    forget()
     await asyncio.gather(*readers)
     await asyncio.sleep(after)
     return (

@@ -11,6 +11,7 @@ from shlex import quote
 import grpc
 import pytest
 
+from tests.hostile.slow_clients import PARTIAL, forget, streams
 from tests.integration.conftest import FRONT_ENDS, KEY, RUL, Server, running
 from tests.waiting import wait_until
 
@@ -107,3 +108,11 @@ async def test_connections_above_the_limit_are_closed_and_those_below_it_are_ser
         for _, writer in opened:
             writer.close()
         wait_until(lambda: server.ask("GET", "/livez").is_success, SECONDS)
+
+
+async def test_an_attack_that_the_server_no_longer_reads_keeps_its_connection():
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        reader = await streams(PREDICT, PARTIAL, count=1)("127.0.0.1", deaf.getsockname()[1])
+
+        assert not reader.at_eof()
+        forget()
