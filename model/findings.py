@@ -181,10 +181,8 @@ def _of_rows(facts: Inspection) -> Iterator[Finding]:
             "keep one of each, or their mean",
         )
     if facts.gaps:
-        text = (
-            f"{_count(facts.gaps, 'unit')} with gaps in the cycle numbers: windows count "
-            f"{facts.skipped:.1%} of the cycles as missing"
-        )
+        text = f"{_count(facts.gaps, 'unit')} with gaps in the cycle numbers: windows count "
+        text += f"{facts.skipped:.1%} of the cycles as missing"
         if facts.refused:
             text += f", and {facts.refused:.1%} of the windows have too few readings for an answer"
         if facts.anew > OFTEN:
@@ -235,9 +233,12 @@ def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:
         )
     elif facts.failed and bound.missed * 2 > facts.units:
         yield Finding("warning", f"[failure] {shown}: {bound.missed} of {facts.units} units never reach it")
-    if bound.begins_beyond:
-        units = _named(bound.begins_beyond)
-        yield Finding("warning", f"[failure] {shown}: {units} beyond it at the first reading")
+    repaired = (
+        "run on long after a value beyond it: if they were repaired, give each life a unit name of its own"
+    )
+    for units, text in ((bound.begins_beyond, "beyond it at the first reading"), (bound.runs_on, repaired)):
+        if units:
+            yield Finding("warning", f"[failure] {shown}: {_named(units)} {text}")
     if bound.goes_on >= 1:
         text = f"failed units have their first value beyond it {bound.goes_on:g} cycles before their last"
         yield Finding("note", f"[failure] {shown}: {text} (median)")
@@ -268,10 +269,8 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
         text = f"context = {fleet.context} is above the median life of {median:g} cycles; {context} suits it"
         yield Finding("warning", text)
     if facts.start > max(1.0, LATE_START * median):
-        text = (
-            f"the first readings stand at cycle {facts.start:g}, and the model reads the age: number the "
-            "cycles of each unit from the start of its life, or leave out the key cycle"
-        )
+        text = f"the first readings stand at cycle {facts.start:g}, and the model reads the age: number the "
+        text += "cycles of each unit from the start of its life, or leave out the key cycle"
         yield Finding("warning", text)
     if fleet.cap > max(median, cap):
         text = f"cap = {fleet.cap:g} is above the median life of {median:g} cycles; {cap:g} suits it"

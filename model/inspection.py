@@ -30,6 +30,7 @@ WIDE: Final = 50.0
 LIFE_SHARE: Final = 0.6
 """Suggested cap as a share of the median life: about where wear begins to show on C-MAPSS."""
 LONGEST_CONTEXT: Final = 60
+LONG: Final = 0.2
 ROUNDING: Final = 1e-9
 """Relative error of sums."""
 NICE: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
@@ -61,6 +62,7 @@ class BoundFacts:
     rule: FailureRule
     missed: int  # Units whose last known value does not reach the bound
     begins_beyond: tuple[str, ...]  # Units whose first value is beyond the bound
+    runs_on: tuple[str, ...]  # Units within the bound for over `LONG` of their readings after one beyond it
     nearest: float  # The last value that comes closest, or lies farthest beyond; NaN without values
     nearby: float | None  # A bound near this one that at least a tenth more of the units reach
     reach_nearby: int  # Units that reach `nearby`
@@ -121,9 +123,8 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
     lives = life_quantiles(failed)
     repeated = repeated_truths(failed, columns=len(fleet.schema))
     each_column = zip(fleet.schema.columns, kept.readings.T, rows.rounding(fleet), repeated, strict=True)
-    end, sensors = None, fleet.schema.indices("sensor")
-    if fleet.failure is None:
-        end = common_end({fleet.sources[i]: [unit.readings[:, i] for unit in trajectories] for i in sensors})
+    sensors = fleet.schema.indices("sensor") if fleet.failure is None else ()
+    end = common_end({fleet.sources[i]: [unit.readings[:, i] for unit in trajectories] for i in sensors})
     of_units = {kept.units[kept.unit[unit[0]]]: unit for unit in kept.of_units()}
     values = {name: kept.failure[unit] for name, unit in of_units.items()}
     cycles = {name: kept.cycle[unit] for name, unit in of_units.items()}
@@ -234,21 +235,20 @@ def bound_facts(
 ) -> BoundFacts:
     """Compare the failure column's values [N] of each unit, in order of cycles, with the bound."""
     # As `FailureRule.failure_row`: only known values count.
-    rows = {name: np.flatnonzero(~np.isnan(unit)) for name, unit in values.items()}
-    known = {name: (values[name][at], cycles[name][at]) for name, at in rows.items() if len(at)}
-    first = {name: float(unit[0]) for name, (unit, _) in known.items()}
-    starts = np.array(list(first.values()))
-    lasts = np.array([unit[-1] for unit, _ in known.values()])
+    known = {n: (unit[at], cycles[n][at]) for n, unit in values.items() if (at := ~np.isnan(unit)).any()}
+    starts, lasts = (np.array([unit[end] for unit, _ in known.values()]) for end in (0, -1))
     bound, sign = (rule.at_most, 1.0) if rule.at_most is not None else (rule.at_least, -1.0)
     assert bound is not None  # noqa: S101 a rule has exactly one bound
     short = sign * (lasts - bound)  # how far each unit stays short of the bound; 0 or less: failed
     nearby = _nearby(short, step=(step := _step(starts, bound)))
-    judged = [(sign * (unit - bound) <= 0, cycle) for unit, cycle in known.values()]
-    goes_on = [int(cycle[-1] - cycle[np.argmax(beyond)]) for beyond, cycle in judged if beyond[-1]]
+    beyond = {name: sign * (unit - bound) <= 0 for name, (unit, _) in known.items()}
+    goes_on = [int(known[n][1][-1] - known[n][1][np.argmax(at)]) for n, at in beyond.items() if at[-1]]
+    back = {n: np.diff(np.flatnonzero([*at, True])).max(initial=1) - 1 for n, at in beyond.items()}
     return BoundFacts(
         rule=rule,
         missed=len(values) - int((short <= 0).sum()),
-        begins_beyond=tuple(name for name, value in first.items() if sign * (value - bound) <= 0),
+        begins_beyond=tuple(name for name, at in beyond.items() if at[0]),
+        runs_on=tuple(n for n, at in beyond.items() if back[n] > LONG * len(at) and not at[0]),
         nearest=float(lasts[np.argmin(short)]) if len(lasts) else float("nan"),
         nearby=None if nearby is None else _tidy(bound + sign * nearby, step),
         reach_nearby=0 if nearby is None else int((short <= nearby * (1 + 1e-9)).sum()),

@@ -160,6 +160,19 @@ def test_units_beyond_the_bound_at_their_first_reading_are_named(inspected):
     assert "24 units (1, 2, 3, ..) beyond it at the first reading" in text
 
 
+def test_units_that_run_on_after_a_failure_are_named_because_a_repaired_one_needs_a_new_name(inspected):
+    """Some units run a second life after the failure of the first; others cross the bound for a moment."""
+    repaired = replace(PUMPS, failure=FailureRule("failed", at_least=1.0))
+
+    def failed(unit, cycle, life):
+        return int(cycle == life or (unit in {"3", "7"} and cycle == life // 2) or cycle == life - 4)
+
+    _, found = inspected(repaired, change=lambda text: with_column(text, "failed", failed))
+
+    text = " ".join(lines(found, "warning"))
+    assert "2 units (3, 7) run on long after a value beyond it: if they were repaired, give each life" in text
+
+
 THOUSANDTHS = st.integers(-10_000, 10_000).map(lambda n: n / 1000)
 
 
