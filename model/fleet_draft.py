@@ -18,7 +18,9 @@ from model.domain import LARGEST_CYCLE, Column, FloatArray, IntArray, InvalidDat
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
 from model.fleet_draft_columns import (
+    FAILED_WORDS,
     MOST_LISTED,
+    about_words,
     column_name,
     is_number,
     joined,
@@ -44,8 +46,6 @@ SETTING_WORDS: Final = frozenset(
      "condition", "rpm", "demand", "force"}
 )  # fmt: skip
 ANSWER_WORDS: Final = frozenset({"rul", "ttf", "remaining", "label", "target", "failure", "failed"})
-FAILED_WORDS: Final = frozenset({"failure", "failed"})
-"""Columns of these names may mark a failure in several last rows of a unit; others may only warn of it."""
 REST_WORDS: Final = frozenset({"left", "until", "before", "to"})
 """With a word for cycles: the remaining life."""
 REPEATED: Final = 0.05
@@ -297,7 +297,7 @@ def _words_among_numbers(cells: Sequence[str]) -> str:
         first = printable(next(filter(None, cells), ""))[:32]
         return "whole numbers beyond 2^53: an id, or a time" if is_long else f"numbers as text: {first!r}"
     if len(words) > len(cells) / 2:
-        return "text"
+        return about_words(set(words))
     verb = "is no number" if len(words) == 1 else "are no numbers"
     return f"text: {len(words)} of {len(cells)} cells {verb}, such as {printable(words[0])[:32]!r}"
 

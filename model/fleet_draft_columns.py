@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +19,13 @@ from model.cycle_numbers import number_within
 from model.domain import FloatArray, IntArray, InvalidData, printable
 from model.tables import seconds_of
 
+FAILED_WORDS: Final = frozenset({"failure", "failed"})
+"""Columns of these names may mark a failure in several last rows of a unit; others may only warn of it."""
+MOST_WORDS: Final = 20
+"""Words of a column that may be states or modes; more are names or remarks."""
 MOST_LISTED: Final = 40
 """Columns of a file in an error."""
+MOST_SHOWN: Final = 5
 
 
 def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
@@ -95,6 +100,21 @@ def is_number(cell: str) -> bool:
         number_of(cell.replace(",", "."))
         return True
     return False
+
+
+def about_words(words: Collection[str]) -> str:
+    """Say what to do with a column of text that has these words, if they are few.
+
+    >>> about_words({"eco", "boost"})
+    "text of 2 words ('boost', 'eco'): write each as a number if it matters"
+    """
+    if not 1 < len(words) <= MOST_WORDS:
+        return "text"
+    quoted = [repr(printable(word)[:32]) for word in sorted(words)]
+    failures = [text for text in quoted if words_of(text) & FAILED_WORDS]
+    listed = ", ".join(quoted[:MOST_SHOWN]) + ", .." * (len(quoted) > MOST_SHOWN)
+    said = f"text of {len(words)} words ({listed}): write each as a number if it matters"
+    return f"{said}; if {failures[0]} is a failure, write a column failed of 1 and 0" if failures else said
 
 
 def words_of(name: str) -> set[str]:

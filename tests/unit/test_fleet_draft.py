@@ -187,6 +187,20 @@ COUNTDOWNS = ("days_left", "cycles until failure", "time to failure", "countdown
             "cycle",
             "text: 1 of 90 cells is no number, such as 'off'",
         ),
+        (
+            {"cycle": day, "mode": lambda n: ("eco", "normal", "boost")[n % 3]},
+            "cycle",
+            "text of 3 words ('boost', 'eco', 'normal'): write each as a number if it matters",
+        ),
+        (  # a unit that was repaired
+            {"cycle": day, "status": lambda n: "FAILED" if n in {10, 29, 59} else "ok"},
+            "cycle",
+            (
+                "text of 2 words ('FAILED', 'ok'): write each as a number if it matters; if 'FAILED' is a "
+                "failure, write a column failed of 1 and 0"
+            ),
+        ),
+        ({"cycle": day, "remark": lambda n: f"by {n % 40}"}, "cycle", "text"),
         ({"cycle": day, "other": lambda n: f'"{n},5"'}, "cycle", "numbers as text: '0,5'"),
         ({"cycle": day, "id": lambda n: 2**60 + n}, "cycle", "whole numbers beyond 2^53: an id, or a time"),
     ],
