@@ -219,7 +219,7 @@ class Rows:
 
     def cycle_of(self, row: int) -> str:
         """Name the unit and cycle of a row, for messages."""
-        return f"unit {self.units[self.unit[row]]}, cycle {self.cycle[row]}"
+        return f"unit {self.units[self.unit[row]] or 'without a name'}, cycle {self.cycle[row]}"
 
     def where(self, row: int) -> str:
         """Return the place of a row, such as `pumps.csv: line 7`."""

@@ -369,6 +369,15 @@ async def test_a_file_sends_the_last_window_of_each_unit(tmp_path):
     assert server.sent()["windows"] == [last_window("a", 2, 5, 6), last_window("b", 1, 7)]
 
 
+async def test_a_file_with_other_names_is_refused_with_what_to_do_from_a_command_and_from_python(tmp_path):
+    (tmp_path / "units.csv").write_text("pump,day,sensor_1\na,1,5\n", encoding="utf-8")
+
+    with pytest.raises(
+        InvalidData, match=r"--fleet FILE uses it; in Python, rename the columns of a DataFrame$"
+    ):
+        await Server().ask(tmp_path / "units.csv")
+
+
 NUMBERED = {"unit": 7, "last_cycle": 9}
 
 
@@ -416,6 +425,10 @@ async def test_costs_may_be_numbers_of_numpy_in_any_mapping(kind):
         (
             {"unit": "a", "cycle": 1, "sensor_1": [5, 6]},
             "row 2: unit a, cycle 1: duplicate of the frame: row 1",
+        ),
+        (
+            {"pump": ["a", "b"], "cycle": 1, "sensor_1": [5, 6]},
+            "row 2: unit without a name, cycle 1: duplicate of the frame: row 1",
         ),
         ({"unit": ["a", None], "sensor_1": [5, 6]}, "row 2, column 'unit': expected a name, got nothing"),
         ({"cycle": [1, 2.5], "sensor_1": [5, 6]}, "row 2, column 'cycle': expected a whole .*, got 2.5"),

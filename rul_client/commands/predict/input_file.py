@@ -69,7 +69,7 @@ def read_frame(frame: Frame, manifest: Manifest) -> tuple[list[Trajectory], list
 
 OTHER_NAMES: Final = (
     ". If its columns have other names, describe them in a fleet file: `rul fleet init` writes a first one, "
-    "--fleet FILE uses it"
+    "--fleet FILE uses it; in Python, rename the columns of a DataFrame"
 )
 
 
