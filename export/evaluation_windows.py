@@ -39,7 +39,8 @@ def matching_fleet(manifest: Manifest, name_or_path: str) -> Fleet:
     if kind.schema.names != manifest.schema_of_columns.names:
         raise InvalidData(
             f"fleet {kind.name!r} has the columns {', '.join(kind.schema.names)}; "
-            f"{manifest.name!r} reads {', '.join(manifest.schema_of_columns.names)}"
+            f"{manifest.name!r} reads {', '.join(manifest.schema_of_columns.names)}: "
+            "give the fleet file of its training, --fleet FILE"
         )
     return kind
 

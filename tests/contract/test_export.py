@@ -265,6 +265,7 @@ def test_rul_evaluate_refuses_a_fleet_with_other_columns(tiny_bundle, tmp_path):
     result = rul("evaluate", tiny_bundle.path, "--data", tmp_path, "--fleet", "cmapss")
 
     assert "fleet 'cmapss' has the columns" in str(result.exception)
+    assert str(result.exception).endswith(": give the fleet file of its training, --fleet FILE")
 
 
 def test_the_card_holds_the_manifests_figures(tiny_bundle, manifest):
