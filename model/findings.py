@@ -233,9 +233,7 @@ def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:
         )
     elif facts.failed and bound.missed * 2 > facts.units:
         yield Finding("warning", f"[failure] {shown}: {bound.missed} of {facts.units} units never reach it")
-    repaired = (
-        "run on long after a value beyond it: if they were repaired, give each life a unit name of its own"
-    )
+    repaired = "run on long after a value beyond it: if repaired, give each life its own unit, and `group`"
     for units, text in ((bound.begins_beyond, "beyond it at the first reading"), (bound.runs_on, repaired)):
         if units:
             yield Finding("warning", f"[failure] {shown}: {_named(units)} {text}")
