@@ -1,6 +1,7 @@
 """Group commit of readings: who shares a transaction, and who hears of its failure."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -51,6 +52,26 @@ async def test_requests_that_wait_share_transactions_of_a_bounded_size(monkeypat
     await answers(Ingest(lambda: readings, lambda stored: None), *"abcde")
 
     assert readings.transactions == [["a", "b"], ["c", "d"], ["e"]]
+
+
+async def test_requests_that_come_while_a_transaction_is_written_share_the_next_one():
+    readings, entered, gate = FakeReadings(), threading.Event(), threading.Event()
+
+    def open_():
+        entered.set()
+        gate.wait()
+        return readings
+
+    made = Ingest(open_, lambda stored: None)
+    waiting = [asyncio.ensure_future(made.append(request("a")))]
+    await asyncio.to_thread(entered.wait)
+    for unit in "bcd":
+        waiting.append(asyncio.ensure_future(made.append(request(unit))))
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*waiting)
+
+    assert readings.transactions == [["a"], ["b", "c", "d"]]
 
 
 async def test_while_too_many_requests_wait_a_further_one_is_refused(monkeypatch):
