@@ -127,12 +127,12 @@ class Store(Database):
             RowsRefused: the database rejects a row.
         """
         # Sorted, and units first as in `take_outcome`: other lock orders would deadlock.
-        ordered = sorted(rows)
+        ordered = sorted(rows, key=lambda row: (*row[:4], row[9]))
         ids = self._ids
         if any((row[0], row[-1]) not in ids for row in rows):
             self._register_versions()
         # Of predictions by two versions, the later one is shown for the unit.
-        latest = {row[:3]: row for row in sorted(ordered, key=lambda row: (*row[:4], row[9]))}
+        latest = {row[:3]: row for row in ordered}
         predictions = [
             (ids[row[0], row[-1]], row[1], *row[3:-3], row[-2], row[2], row[-3]) for row in ordered
         ]
