@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,24 +55,42 @@ async def test_requests_that_wait_share_transactions_of_a_bounded_size(monkeypat
     assert readings.transactions == [["a", "b"], ["c", "d"], ["e"]]
 
 
-async def test_requests_that_come_while_a_transaction_is_written_share_the_next_one():
+@pytest.fixture
+def slow():
+    """An Ingest whose database writes once `gate` is set; `entered` is set as it begins."""
     readings, entered, gate = FakeReadings(), threading.Event(), threading.Event()
 
-    def open_():
+    def opened():
         entered.set()
         gate.wait()
         return readings
 
-    made = Ingest(open_, lambda stored: None)
-    waiting = [asyncio.ensure_future(made.append(request("a")))]
-    await asyncio.to_thread(entered.wait)
+    return SimpleNamespace(
+        made=Ingest(opened, lambda stored: None), readings=readings, entered=entered, gate=gate
+    )
+
+
+async def test_requests_that_come_while_a_transaction_is_written_share_the_next_one(slow):
+    waiting = [asyncio.ensure_future(slow.made.append(request("a")))]
+    await asyncio.to_thread(slow.entered.wait)
     for unit in "bcd":
-        waiting.append(asyncio.ensure_future(made.append(request(unit))))
+        waiting.append(asyncio.ensure_future(slow.made.append(request(unit))))
         await asyncio.sleep(0)
-    gate.set()
+    slow.gate.set()
     await asyncio.gather(*waiting)
 
-    assert readings.transactions == [["a"], ["b", "c", "d"]]
+    assert slow.readings.transactions == [["a"], ["b", "c", "d"]]
+
+
+async def test_a_caller_who_leaves_while_its_readings_are_written_costs_no_other_its_answer(slow):
+    leaves, *stay = (asyncio.ensure_future(slow.made.append(request(unit))) for unit in "abc")
+    await asyncio.to_thread(slow.entered.wait)
+
+    leaves.cancel()
+    slow.gate.set()
+
+    assert [type(answer) for answer in await asyncio.gather(*stay)] == [Appended, Appended]
+    assert slow.readings.transactions == [["a", "b", "c"]]
 
 
 async def test_while_too_many_requests_wait_a_further_one_is_refused(monkeypatch):
