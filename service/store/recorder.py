@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -99,7 +100,7 @@ class Recorder:
         self._flushed: Final = threading.Condition()
         self._tried = False
         self._closing = False
-        self._gives_up_at = 0.0
+        self._gives_up_at = inf
         self._failures = 0
         self._chore_at = 0.0
         self._store: Store | None = None
@@ -216,7 +217,7 @@ class Recorder:
             return 0.0 if self._closing else self._flush_seconds
         first, longest = self._back_off
         pause = min(longest, first * 2 ** min(self._failures - 1, 20))
-        return min(pause, max(0.0, self._gives_up_at - monotonic())) if self._closing else pause
+        return max(0.0, min(pause, self._gives_up_at - monotonic()))
 
     def _round(self) -> None:
         self._collect()

@@ -1,6 +1,8 @@
 """The recorder: bounded, deduplicated, retried, never in the way of a prediction."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from time import time, time_ns
 from types import SimpleNamespace
 
 import msgspec
@@ -23,7 +25,7 @@ from service.store.explanation import (
     read_explanation,
 )
 from service.store.recorder import Recorder, briefs_of
-from service.store.rows import Drop, RowsRefused
+from service.store.rows import NO_ANSWER, Drop, RowsRefused
 from tests.examples import examples
 from tests.fakes import FakeKeepingObserver, asked_of, fake_answers, joined, make_manifest, window_input
 
@@ -92,10 +94,10 @@ def recorder(fake, observer):
     made.close(PATIENCE)
 
 
-def started(fake, observer, *, most_rows=1000, chore=None, start=True, **options):
+def started(fake, observer, *, most_rows=1000, flush_seconds=0.001, chore=None, start=True, **options):
     made = Recorder(
         fake.connect, most_rows=most_rows, observer=observer, log=structlog.get_logger(),
-        flush_seconds=0.001, back_off_seconds=(0.001, 0.002), **options,
+        flush_seconds=flush_seconds, back_off_seconds=(0.001, 0.002), **options,
     )  # fmt: skip
     made.chore = chore
     if start:
@@ -114,15 +116,21 @@ def answered(*given, manifest=MANIFEST, trust=UNSET):
 
 @pytest.mark.parametrize(
     ("rul", "expected"),
-    [(40.0, (40.0, 35.0, 45.0, "estimated")), (124.0, (125.0, 119.0, 125.0, "at_least_cap"))],
+    [
+        (40.0, (40.0, 35.0, 45.0, "estimated", '{"10":0.68,"30":0.68}')),
+        (124.0, (125.0, 119.0, 125.0, "at_least_cap", '{"10":0.008,"30":0.008}')),
+    ],
 )
 def test_the_reported_prediction_is_the_written_one(recorder, fake, observer, rul, expected):
+    before = time_ns() // 1000 / 1e6
+
     recorder.offer(FD001, *answered((rul, {"unit": "17", "last_cycle": 121})))
 
     assert recorder.flush(PATIENCE)
     (row,) = fake.kept.values()
-    assert row[:8] == ("fd001", "17", "", 121, *expected)
-    assert all(type(value) in {str, int, float} for value in row[:-2])  # nothing keeps the batch alive
+    assert (*row[:8], row[10]) == ("fd001", "17", "", 121, *expected)
+    assert [*map(type, row[3:10])] == [int, float, float, float, str, str, float]  # nothing keeps the batch
+    assert before <= row[9] == round(row[9], 6) <= time()
     assert row[-2:] == (None, "1")
     assert observer.written == 1
 
@@ -223,6 +231,8 @@ def test_rows_beyond_the_limit_are_dropped_and_counted_at_once(fake, observer):
     assert observer.drops == {Drop.FULL: 2}
     recorder.offer(FD001, *answered((1.0, {"unit": "e"})))
     assert recorder.pending_rows == 3
+    recorder.close(PATIENCE)
+    assert observer.drops == {Drop.FULL: 2, Drop.SHUTDOWN: 3}
 
 
 def test_rows_wait_for_an_unavailable_store(recorder, fake, observer):
@@ -252,11 +262,45 @@ def test_the_pause_after_failures_doubles_up_to_a_limit_however_long_the_store_i
     assert recorder._pause() == pause
 
 
+@pytest.mark.parametrize("question", [Recorder.flush, Recorder.opened])
+def test_a_question_waits_for_the_first_attempt_to_open_the_store(fake, observer, question):
+    recorder = started(fake, observer, start=False)
+
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(question, recorder, PATIENCE)
+        recorder.start()
+
+    assert asked.result() is fake
+    recorder.close(PATIENCE)
+
+
+def test_neither_the_start_nor_a_question_nor_the_end_waits_for_the_next_flush(fake, observer):
+    recorder = started(fake, observer, flush_seconds=3600.0)
+    assert recorder.opened(PATIENCE) is fake
+    recorder.offer(FD001, *answered((40.0, {})))
+
+    recorder.flush(PATIENCE)
+
+    assert observer.written == 1
+    recorder.close(PATIENCE)
+    assert fake.closed == 1
+
+
+def test_a_question_to_a_store_that_is_away_is_answered_although_rows_wait(recorder, fake):
+    fake.failures = 10**9
+    recorder.offer(FD001, *answered((40.0, {})))
+
+    assert recorder.flush(threading.TIMEOUT_MAX) is None
+
+    fake.failures = 0
+
+
 def test_a_question_to_a_store_that_is_away_does_not_shorten_the_pause(fake, observer):
     recorder = started(fake, observer, start=False)
 
     assert recorder.flush(0.0) is None
 
+    assert recorder.trouble == NO_ANSWER
     assert not recorder._wake.is_set()
 
 
@@ -398,9 +442,10 @@ def test_every_row_is_written_or_counted_whatever_fails(drawn):
 
 def test_what_was_offered_is_settled_once_it_is_written_and_not_before(fake, observer):
     progress = np.array([5.0, 3.0])
-    recorder = started(fake, observer, progress=progress)
+    recorder = started(fake, observer, progress=progress, start=False)
     assert progress.tolist() == [5, 5]  # a worker before this one was killed
     fake.gate.clear()
+    recorder.start()
     recorder.offer(FD001, *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"}), (1.0, {"unit": "b"})))
     fake.entered.wait(PATIENCE)
 
