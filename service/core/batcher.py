@@ -162,7 +162,7 @@ class MicroBatcher:
     def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._dispatch_due = False
         try:
-            while self._pending and self._failure is None:
+            while self._pending:
                 if self._fits_loop():
                     if self._waits_for_more():
                         self._dispatch_soon(loop)
@@ -233,7 +233,7 @@ class MicroBatcher:
         """Take up to `size` windows, callers in turn; a caller's rest goes to the end of the queue."""
         batch = Batch(BatchReport(size))
         callers, now, left = self._callers, self.clock(), size
-        while left and callers:
+        while left:
             share = max(1, left // len(callers))
             caller = callers.popleft()
             start = caller.next
@@ -325,7 +325,7 @@ class MicroBatcher:
         """Remove the caller's windows that no batch has taken yet."""
         waiting = len(caller.order) - caller.next
         self._running.discard(caller)
-        if waiting and caller in self._callers:
+        if waiting:
             self._callers.remove(caller)
             self._pending -= waiting
             caller.next = len(caller.order)

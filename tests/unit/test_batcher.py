@@ -42,6 +42,7 @@ from tests.fakes import (
 )
 
 UNCAPPED = 1e6
+FOREVER = 3600.0
 
 
 class Bench:
@@ -253,12 +254,22 @@ def test_windows_that_a_yield_brings_leave_together(one_core):
     assert one_core.observer.batches == [3]
 
 
-def test_a_batch_that_has_become_full_leaves_at_once(one_core):
+def test_a_batch_that_has_become_full_leaves_at_once_and_the_next_one_yields_again(one_core):
     one_core.yields, one_core.brought = 0, [3]
 
     one_core.submit(1.0)
 
     assert (one_core.observer.batches, one_core.yields) == ([4], 1)
+    one_core.submit(1.0)
+    assert one_core.yields > 1
+
+
+def test_slow_yields_that_bring_windows_go_on(one_core):
+    one_core.yield_seconds, one_core.brought = 2 * STRANGER_SECONDS, [1, 1, 1]
+
+    one_core.submit(1.0)
+
+    assert one_core.observer.batches == [4]
 
 
 def test_yielding_ends_when_it_brings_no_windows(one_core):
@@ -270,13 +281,14 @@ def test_yielding_ends_when_it_brings_no_windows(one_core):
     assert one_core.yields == YIELDS_IN_VAIN
 
 
-def test_a_single_caller_yields_once(one_core):
-    one_core.submit(1.0)
+@pytest.mark.parametrize(("before", "yields"), [([1.0], 1), ([1.0, 2.0], YIELDS_IN_VAIN)])
+def test_a_single_caller_yields_once_unless_there_were_more_windows_before(one_core, before, yields):
+    one_core.submit(*before)
     one_core.yields = 0
 
     one_core.submit(2.0)
 
-    assert one_core.yields == 1
+    assert one_core.yields == yields
 
 
 def test_a_core_that_another_process_holds_is_not_yielded_for_some_batches(one_core):
@@ -325,6 +337,17 @@ def test_a_batch_that_does_not_fit_the_loop_has_a_thread_even_if_other_workers_u
     tasks = [bench.submit(1.0), bench.submit(2.0)]
 
     assert len(bench.executor.waiting) == 1  # the second waits for the first
+    bench.finish()
+    assert [ruls(task.result()) for task in tasks] == [[1.0], [2.0]]
+    bench.close()
+
+
+def test_a_batch_waits_for_a_free_thread_although_a_core_is_idle():
+    bench = Bench(threads=1, cores=Cores(Board().slots("running batches", 1), 4))
+
+    tasks = [bench.submit(1.0), bench.submit(2.0)]
+
+    assert len(bench.executor.waiting) == 1
     bench.finish()
     assert [ruls(task.result()) for task in tasks] == [[1.0], [2.0]]
     bench.close()
@@ -433,6 +456,7 @@ def test_a_broken_scheduler_fails_every_caller_and_turns_health_false(bench):
     assert isinstance(in_flight[1].exception(), RuntimeFailed)
     assert isinstance(bench.submit(4.0).exception(), RuntimeFailed)
     assert not bench.batcher.healthy
+    bench.loop.run_until_complete(bench.batcher.close(drain_seconds=FOREVER))
 
 
 def test_a_report_that_waits_holds_nothing_of_its_requests_but_the_last_readings(bench):
@@ -454,7 +478,7 @@ def test_a_report_that_waits_holds_nothing_of_its_requests_but_the_last_readings
 def test_closing_waits_for_accepted_requests_and_refuses_new_ones(busy):
     waiting = busy.submit(1.0)
 
-    closing = busy.loop.create_task(busy.batcher.close(drain_seconds=3600))
+    closing = busy.loop.create_task(busy.batcher.close(drain_seconds=FOREVER))
     busy.settle()
     late = busy.submit(2.0)
     assert not closing.done()
@@ -463,6 +487,21 @@ def test_closing_waits_for_accepted_requests_and_refuses_new_ones(busy):
     assert closing.done()
     assert ruls(waiting.result()) == [1.0]
     assert isinstance(late.exception(), NotReady)
+
+
+@pytest.mark.parametrize(("running", "waiting"), [(0, 0), (1, 0), (2, 0), (2, 1), (0, 1)])
+def test_closing_waits_as_long_as_windows_run_or_wait_and_no_longer(bench, running, waiting):
+    tasks = [bench.submit(float(i)) for i in range(running)]
+    tasks += [bench.ask(make_windows(50.0)) for _ in range(waiting)]  # which no batch has taken yet
+    closing = bench.loop.create_task(bench.batcher.close(drain_seconds=FOREVER))
+    bench.settle()
+
+    while tasks and bench.executor.waiting:
+        assert not closing.done()
+        bench.step()
+
+    assert [task.exception() for task in tasks] == [None] * len(tasks)
+    assert closing.done()
 
 
 def test_closing_without_time_fails_every_waiting_request():
