@@ -20,7 +20,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from time import perf_counter
 from typing import Final
@@ -251,9 +250,8 @@ class MicroBatcher:
 
     def _work(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
         """Run a batch on a thread and pass its outcome to the loop."""
-        error = self._run(batch)
-        with suppress(RuntimeError):  # the loop is closed: no caller waits
-            loop.call_soon_threadsafe(self._deliver, loop, batch, error)
+        # If the loop is closed, no caller waits; the executor's future keeps the error to itself.
+        loop.call_soon_threadsafe(self._deliver, loop, batch, self._run(batch))
 
     def _run(self, batch: Batch) -> BaseException | None:
         """Run the graph; return the error, if any."""

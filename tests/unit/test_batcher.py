@@ -409,13 +409,14 @@ def test_a_cancelled_caller_does_not_delay_the_rest_of_its_batch(busy):
 
 
 def test_units_of_one_name_of_two_tenants_are_reported_as_two_units(busy):
+    windows = make_windows(1.0, 2.0)
     for owner in ("", "a", "b"):
-        busy.ask(msgspec.structs.replace(make_windows(1.0, unit="17"), owner=owner))
+        busy.ask(msgspec.structs.replace(windows, units=["17", None], owner=owner))
     busy.settle()
     busy.finish()
 
-    reported = [unit for report in busy.observer.reports for unit in report.units]
-    assert sorted(name for name in reported if "17" in name) == ["17", "a\x0017", "b\x0017"]
+    reported = [unit for report in busy.observer.reports[2:] for unit in report.units]
+    assert sorted(reported, key=str) == ["17", None, None, None, "a\x0017", "b\x0017"]
 
 
 def test_windows_of_a_caller_that_left_never_reach_a_batch(busy):
@@ -457,6 +458,20 @@ def test_a_broken_scheduler_fails_every_caller_and_turns_health_false(bench):
     assert isinstance(bench.submit(4.0).exception(), RuntimeFailed)
     assert not bench.batcher.healthy
     bench.loop.run_until_complete(bench.batcher.close(drain_seconds=FOREVER))
+
+
+@pytest.mark.parametrize("loop_windows", [0, 4])
+def test_a_report_that_cannot_be_counted_stops_the_scheduler_wherever_its_batch_ran(loop_windows):
+    bench = Bench.quick(loop_windows=loop_windows)
+    bench.observer.ran = lambda _report: 1 / 0
+
+    answered = bench.submit(1.0)
+    bench.finish()
+
+    assert ruls(answered.result()) == [1.0]
+    assert not bench.batcher.healthy
+    assert isinstance(bench.submit(2.0).exception(), RuntimeFailed)
+    bench.close()
 
 
 def test_a_report_that_waits_holds_nothing_of_its_requests_but_the_last_readings(bench):
