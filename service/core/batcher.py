@@ -327,8 +327,6 @@ class MicroBatcher:
             self._callers.remove(caller)
             self._pending -= waiting
             caller.next = len(caller.order)
-        if self._idle is not None and not self._is_busy():
-            self._idle.set()
 
     def _stop(self, error: BaseException) -> None:
         """Fail every waiting and every later caller: the scheduler itself is broken."""

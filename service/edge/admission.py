@@ -133,7 +133,7 @@ class Lane:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
+            if not turn.cancelled() and turn.exception() is None:
                 self.in_work -= size  # admitted at the same moment
             elif ticket in self.line:
                 self.line.remove(ticket)

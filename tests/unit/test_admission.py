@@ -1,6 +1,7 @@
 """Admission: what waits, what is refused, and how much is answered under too many callers."""
 
 import asyncio
+import math
 import selectors
 from collections import deque
 
@@ -10,6 +11,7 @@ import pytest
 from service.edge.admission import (
     RECEIVING_SECONDS,
     RETRY_SECONDS,
+    SMOOTHING,
     WAIT_SHARE,
     Admission,
     Coming,
@@ -189,12 +191,14 @@ async def test_a_line_is_cut_where_its_speed_shows_that_it_is_too_long(lane, clo
     waiting = [await queued(lane) for _ in range(16)]
     clock.now = 0.25
 
+    waiting[15].cancel()  # its task has not heard of it yet
     leave(lane)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
     assert [task.done() for task in waiting] == [True] + 3 * [False] + 12 * [True]
-    assert all(isinstance(task.exception(), Overloaded) for task in waiting[4:])
+    assert all(isinstance(task.exception(), Overloaded) for task in waiting[4:15])
+    assert waiting[15].cancelled()
 
 
 async def test_a_line_is_cut_without_a_search_for_each_of_its_requests(lane, clock):
@@ -239,30 +243,51 @@ async def test_requests_that_waited_alone_make_no_line_look_slow(clock):
     lane.line.clear()
 
 
-@pytest.mark.parametrize("is_its_turn", [False, True])
-async def test_a_caller_that_leaves_the_line_leaves_no_trace(lane, is_its_turn):
-    leaving, other = await queued(lane), await queued(lane)
+@pytest.mark.parametrize("moment", ["while it waits", "as it is admitted", "refused", "passed"])
+async def test_a_caller_that_leaves_the_line_leaves_no_trace(lane, clock, moment):
+    leaving, other = await queued(lane, limit=1.0), await queued(lane)
+    clock.now = 2 * WAIT_SHARE if moment == "refused" else 0.0
 
-    if is_its_turn:
+    if moment in {"as it is admitted", "refused"}:
         leave(lane)
     leaving.cancel()
+    if moment == "passed":
+        leave(lane)  # before the caller's task hears of it
     with pytest.raises(asyncio.CancelledError):
         await leaving
 
-    if not is_its_turn:
+    if moment == "while it waits":
+        assert lane.expected_bytes == 100
         leave(lane)
     await other
     leave(lane)
     assert (lane.in_work, lane.expected_bytes) == (0, 0)
 
 
+async def test_a_short_line_can_only_show_that_the_lane_is_faster(lane, clock):
+    lane.bytes_per_second, speeds = 100.0, []
+
+    for waited in (1.0, 0.25, 0.0):
+        task = await queued(lane, size=50)
+        clock.now += waited
+        leave(lane, 50)
+        await task
+        speeds.append(lane.bytes_per_second)
+
+    faster = 100.0 + (200.0 - 100.0) * SMOOTHING
+    assert speeds == [100.0, faster, faster]
+
+
 def test_bodies_that_are_being_received_count_as_waiting():
     admission = Admission(room_windows=100, limit_seconds=LIMIT)
     admission.fit(10)
-    admission.large.bytes_per_second = 100.0
 
     with admission.expected(1000):
         assert admission.large.expected_bytes == 1000
+        admission.large.bytes_per_second = 1000 / (WAIT_SHARE * LIMIT)
+        with admission.expected(1000):
+            pass
+        admission.large.bytes_per_second -= 1
         with pytest.raises(Overloaded), admission.expected(1000):
             pass
 
@@ -281,10 +306,29 @@ def test_a_small_body_that_comes_in_parts_is_not_refused_for_the_line_of_large_o
     assert (admission.small.expected_bytes, admission.large.expected_bytes) == (0, 1000)
 
 
+def test_a_body_of_unknown_size_counts_as_a_large_one():
+    admission = Admission(room_windows=100, limit_seconds=LIMIT)
+    admission.fit(10)
+    admission.small.coming_bytes = 10**9
+
+    for _ in range(2):
+        with admission.expected(0):
+            assert len(admission.large.coming) == 1  # those that have ended are forgotten
+
+
+def test_a_smaller_model_makes_no_room_smaller():
+    admission = Admission(room_windows=100, limit_seconds=LIMIT)
+    for window_bytes in (10, 1):
+        admission.fit(window_bytes)
+
+    assert (admission.small_bytes, admission.small.room, admission.large.room) == (20, 1000, 1000)
+
+
 def test_a_slow_body_keeps_no_place(lane, clock):
     slow, quick = Coming(lane, 10_000), None
 
     with slow:
+        assert lane.expected_bytes == lane.room  # what is announced may never come
         clock.now = RECEIVING_SECONDS + 0.01
         quick = Coming(lane, 100)
         with quick:
@@ -306,6 +350,24 @@ def test_callers_are_asked_to_return_later_while_most_are_refused(lane, clock):
     assert asked[0] == RETRY_SECONDS[0]
     assert asked[-1] == RETRY_SECONDS[1]
     assert asked == sorted(asked)
+
+
+async def test_callers_are_asked_to_return_sooner_once_few_are_refused(lane, clock):
+    lane._retry_seconds, asked = RETRY_SECONDS[1], []
+
+    for second in range(100):
+        clock.now, lane.bytes_per_second = float(second), math.inf
+        for _ in range(10):
+            task = await queued(lane)
+            leave(lane)
+            await task
+        lane.bytes_per_second = 1.0
+        with pytest.raises(Overloaded) as refusal:
+            lane.check(1000, LIMIT)
+        asked.append(refusal.value.retry_after_seconds)
+
+    assert (asked[0], asked[-1]) == (RETRY_SECONDS[1], RETRY_SECONDS[0])
+    assert asked == sorted(asked, reverse=True)
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -454,6 +454,7 @@ def test_a_broken_scheduler_fails_every_caller_and_turns_health_false(bench):
 
     assert ruls(in_flight[0].result()) == [1.0]
     assert isinstance(waiting.exception(), RuntimeFailed)
+    assert isinstance(waiting.exception().__cause__, RuntimeError)
     assert isinstance(in_flight[1].exception(), RuntimeFailed)
     assert isinstance(bench.submit(4.0).exception(), RuntimeFailed)
     assert not bench.batcher.healthy
@@ -516,6 +517,21 @@ def test_closing_waits_as_long_as_windows_run_or_wait_and_no_longer(bench, runni
         bench.step()
 
     assert [task.exception() for task in tasks] == [None] * len(tasks)
+    assert closing.done()
+
+
+@pytest.mark.parametrize("running", [0, 2])
+def test_closing_ends_although_the_last_waiting_caller_leaves(bench, running):
+    for i in range(running):
+        bench.submit(float(i))
+    last = bench.ask(make_windows(50.0))
+    closing = bench.loop.create_task(bench.batcher.close(drain_seconds=FOREVER))
+    bench.loop.run_until_complete(asyncio.sleep(0))  # it waits, and no batch has been made since
+
+    last.cancel()
+    bench.settle()
+    bench.finish()
+
     assert closing.done()
 
 
@@ -676,6 +692,7 @@ class BatcherMachine(RuleBasedStateMachine):
         assert all(task.done() for task in self.wanted)
         self.a_caller_that_is_done_has_its_own_outcome()
         assert self.bench.batcher.pending_windows == 0
+        assert not self.bench.batcher._running  # nothing holds the windows of callers that left
         self.bench.close()
 
 
