@@ -150,7 +150,7 @@ class Readings:
         cycles = _numbered(request, max(known, default=0))
         since = min(newest) if len(newest) == context else 0
         if (first := min(cycles)) < since:
-            known |= _read(connection, _BETWEEN, request.key, first=first, last=min(since - 1, max(cycles)))
+            known |= _read(connection, _BETWEEN, request.key, first=first, last=max(cycles))
         fresh: dict[int, Stored] = {}
         problems: list[Problem] = []
         columns_id, size = self._ids[request.columns], FLOAT32.itemsize * len(request.columns)
@@ -186,8 +186,9 @@ class Readings:
         """Bring a reading, float32 [F], into the order of these columns; absent ones are NaN."""
         columns_id, values = row
         if columns_id not in self._names:
-            names = connection.scalar(select(COLUMN_LISTS.c.names).where(COLUMN_LISTS.c.id == columns_id))
-            self._names[columns_id] = tuple(msgspec.json.decode(names or "[]", type=list[str]))
+            names = select(COLUMN_LISTS.c.names).where(COLUMN_LISTS.c.id == columns_id)
+            text = connection.execute(names).scalar_one()
+            self._names[columns_id] = msgspec.json.decode(text, type=tuple[str, ...])
         by_name = dict(zip(self._names[columns_id], np.frombuffer(values, FLOAT32), strict=True))
         return np.array([by_name.get(name, np.nan) for name in columns], np.float32)
 

@@ -121,6 +121,8 @@ def test_readings_of_a_model_with_other_columns_are_read_by_name(store):
     assert (result.stored, result.repeated) == (1, 1)
     np.testing.assert_array_equal(result.newest.values, [[101, np.nan], [102, np.nan], [5, 6]])
     np.testing.assert_array_equal(stored(store).values, [[1, 101], [2, 102], [np.nan, 5]])
+    after_a_restart = Readings(store).newest(KEY, COLUMNS, most=9)
+    np.testing.assert_array_equal(after_a_restart.values, stored(store).values)
 
 
 def test_a_longer_context_in_the_same_transaction_reads_further_back(store):
@@ -150,11 +152,12 @@ def test_an_old_reading_that_is_repeated_does_not_read_all_that_follow_it(store)
 
 
 def test_only_the_newest_readings_of_a_unit_are_kept(store):
-    readings = Readings(store, most=3)
-    for cycles in ([1, 2, 3, 4], [900], [2]):
+    readings, kept = Readings(store, most=3), []
+    for cycles in ([0, 1, 2, 3], [900], [1]):
         readings.append([request(*cycles), request(1, unit="8")], at=1000.0)
+        kept.append(stored(store).cycles)
 
-    assert stored(store).cycles == [3, 4, 900]
+    assert kept == [[1, 2, 3], [2, 3, 900], [2, 3, 900]]
     assert stored(store, unit="8").cycles == [1]
 
 
