@@ -20,6 +20,7 @@ from service.http.units_bodies import unit_body
 from service.store import database
 from service.store import report as reports
 from service.store.database import Database, engine_of, migrate
+from service.store.fleet import RECENT
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.report import report
 from service.store.rows import MOST_JUDGED, NO_ANSWER, Append, FleetFilter, Given, ModelVersion, UnitKey
@@ -78,6 +79,13 @@ def history(store, *, tenant="", limit=9, before=None):
 
 def fleet(store, *, limit=9, after=None, **chosen):
     return store.fleet(FleetFilter(["fd001"], **chosen), limit=limit, after=after)
+
+
+def reverse_rows_without_an_order(store):
+    def reverse(connection):
+        connection.connection.driver_connection.execute("PRAGMA reverse_unordered_selects = ON")
+
+    event.listen(store._engine, "begin", reverse)
 
 
 def names(rows):
@@ -228,11 +236,8 @@ def test_the_interval_of_the_coverage_does_not_depend_on_the_order_of_rows(store
     def interval():
         return [report(store)[0][f"coverage_{end}"] for end in ("low", "high")]
 
-    def reverse(connection):
-        connection.connection.driver_connection.execute("PRAGMA reverse_unordered_selects = ON")
-
     found = interval()
-    event.listen(store._engine, "begin", reverse)
+    reverse_rows_without_an_order(store)
 
     assert interval() == found
 
@@ -434,6 +439,27 @@ def test_a_fleet_is_listed_by_urgency_page_by_page(store):
     assert names(first) + names(second) == ["c", "a", "b", "d"]
 
 
+def test_a_fleet_shows_the_last_reading_the_recent_predictions_and_the_trend_of_each_unit(store):
+    cycles = range(1, RECENT + 6)
+    falls = {"b": 2.0, "a": 1.0}
+    store.write([row(unit, cycle, 200.0 - fall * cycle) for unit, fall in falls.items() for cycle in cycles])
+    for unit in falls:
+        key = UnitKey("", "fd001", unit)
+        for cycle, at in ((50, 1000.0 + ord(unit)), (49, 2000.0)):  # the second is late
+            given = Given([cycle], np.ones((1, 1), np.float32), lambda *_: "")
+            store.readings.append([Append(key, ("sensor",), 1, given)], at=at)
+    reverse_rows_without_an_order(store)
+
+    found = fleet(store)
+
+    assert names(found) == ["b", "a"]
+    for each in found:
+        fall = falls[each["unit"]]
+        assert (each["last_reading_cycle"], each["last_reading_at"]) == (50, 1000.0 + ord(each["unit"]))
+        assert each["recent"] == [200.0 - fall * cycle for cycle in cycles][-RECENT:]
+        assert each["trend"] == -fall
+
+
 def test_a_page_of_a_fleet_gathers_the_predictions_of_its_own_units_alone(store):
     store.write([row(f"{i:03}", rul=500.0 - i) for i in range(300)])  # the most urgent last
     gathered = []
@@ -459,6 +485,20 @@ def test_names_are_found_in_either_case_of_any_alphabet(store, text):
     store.write([row("Pümpe-Ж"), row("pumpe")])
 
     assert names(fleet(store, name=text)) == ["Pümpe-Ж"]
+
+
+def test_signs_of_patterns_in_a_name_stand_for_themselves(store):
+    store.write([row("50%_a"), row("50xxa")])
+
+    assert names(fleet(store, name="0%_")) == ["50%_a"]
+
+
+def test_expected_failures_are_in_order_of_their_horizons(store):
+    store.write([row(fails='{"100":0.5,"9":0.123,"30":0.25}'), row("2", fails='{"9":0.1}')])
+
+    fails = store.summary(FleetFilter(["fd001"])).fails_within
+
+    assert [*fails["fd001"].items()] == [("9", 0.22), ("30", 0.25), ("100", 0.5)]
 
 
 @pytest.mark.parametrize(
