@@ -170,7 +170,7 @@ def test_units_that_run_on_after_a_failure_are_named_because_a_repaired_one_need
     _, found = inspected(repaired, change=lambda text: with_column(text, "failed", failed))
 
     text = " ".join(lines(found, "warning"))
-    assert "2 units (3, 7) run on long after a value beyond it: if they were repaired, give each life" in text
+    assert "2 units (3, 7) run on long after a value beyond it: if repaired, give each life" in text
 
 
 THOUSANDTHS = st.integers(-10_000, 10_000).map(lambda n: n / 1000)
