@@ -261,7 +261,7 @@ def _groups(rows: Rows, files: Sequence[Path], column: str, form: Format) -> tup
     """
     read = partial(read_table, numbers=(), text=column, keys={column: "key group"})
     tables = [read(file, form=format_of(file, form) or form) for file in files]
-    names = np.concatenate([np.array(table.labels)[table.codes] for table in tables])
+    names = np.concatenate([np.array(table.labels, object)[table.codes] for table in tables])
     own = names[np.unique(rows.unit, return_index=True)[1]]
     for row in np.flatnonzero(names != own[rows.unit])[:1].tolist():
         first = f"expected {own[rows.unit[row]]!r}, as in the first row of unit {rows.units[rows.unit[row]]}"
