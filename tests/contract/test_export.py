@@ -152,6 +152,15 @@ def test_probe_windows_are_of_every_kind(manifest):
     assert np.isinf(windows.readings).any()
 
 
+def test_probe_windows_are_made_where_simulated_lives_are_shorter_than_the_context(manifest):
+    context = int(manifest.degradation.life_quantiles[-1])
+
+    windows = probe_windows(manifest.model_copy(update={"context": context}))
+
+    assert windows.lengths[:48].max() < context == windows.lengths[-1]
+    assert np.isfinite(windows.readings[-1]).any()
+
+
 def test_golden_windows_replay_to_the_rounding_of_stored_answers(tiny_bundle):
     expected = read_bundle(tiny_bundle).golden.expected
 
