@@ -14,19 +14,15 @@ import numpy as np
 
 from export.bundle import InvalidBundle, Manifest
 from export.golden import Finding, contributions_add_up, farthest, interval_holds_the_answer
-from export.outputs import IN_CYCLES, INPUTS, PER_CYCLE, cycles_of, in_cycles, output_shapes
+from export.outputs import IN_CYCLES, PER_CYCLE, cycles_of, in_cycles, output_shapes
 from export.probes import probe_windows
 from export.session import Session
 from model.domain import BoolArray, FloatArray, WindowSet
 
 
 def check_shapes(session: Session, manifest: Manifest) -> None:
-    """Check the names, shapes and dtypes of the graph."""
+    """Check the shapes and dtypes of the graph's outputs."""
     wanted = output_shapes(manifest, windows=2, cycles=min(3, manifest.context))
-    if session.inputs != INPUTS:
-        raise InvalidBundle(f"graph inputs: expected {', '.join(INPUTS)}, got {', '.join(session.inputs)}")
-    if set(session.outputs) != set(wanted):
-        raise InvalidBundle(f"graph outputs: expected {', '.join(wanted)}, got {', '.join(session.outputs)}")
     cycles = wanted["attention"][-1]
     readings = np.full((2, cycles, len(manifest.columns)), np.nan, np.float32)
     got = session.answer(readings, np.array([1, cycles]), np.full(2, np.nan, np.float32))

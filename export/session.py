@@ -16,7 +16,7 @@ from export.arrays import one_line
 from export.bundle import BundleFolder, InvalidBundle, Manifest
 from export.golden import Golden
 from export.onnx_runtime import ort, session_options
-from export.outputs import MAP
+from export.outputs import INPUTS, MAP, output_names
 from export.seal import Contents, read_bundle, read_file
 from model.dataset import AnyWindows
 from model.domain import FloatArray, IntArray, WindowSet
@@ -98,8 +98,19 @@ def open_bundle(folder: BundleFolder) -> tuple[Session, Manifest]:
 
 
 def open_contents(folder: BundleFolder, contents: Contents) -> tuple[Session, Manifest, Golden]:
-    """Open what was read from a bundle's files, and check that graph, manifest and golden windows fit."""
+    """Open what was read from a bundle's files, and check that graph, manifest and golden windows fit.
+
+    Raises:
+        InvalidBundle: they do not, or the graph cannot be opened.
+    """
     session = Session(folder.model, contents.model)
     manifest = Manifest.from_metadata(session.metadata, origin=folder.model)
+    outputs = output_names(heads=manifest.heads, explains_readings=manifest.explains_readings)
+    for kind, got, expected in (("inputs", session.inputs, INPUTS), ("outputs", session.outputs, outputs)):
+        if {*got} != {*expected}:
+            raise InvalidBundle(
+                f"{folder.model}: graph {kind}: expected {', '.join(expected)}, got "
+                f"{one_line(ValueError(', '.join(got)))}, export it again"
+            )
     contents.golden.check(manifest, origin=folder.golden)
     return session, manifest, contents.golden

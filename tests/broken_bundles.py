@@ -191,6 +191,14 @@ def _without_reference(graph: onnx.ModelProto) -> None:
     helper.set_model_props(graph, kept)
 
 
+def without_output(name: str) -> Way:
+    def change(graph: onnx.ModelProto) -> None:
+        (output,) = (each for each in graph.graph.output if each.name == name)
+        graph.graph.output.remove(output)
+
+    return graph_with(change)
+
+
 def _failing_node(graph: onnx.ModelProto) -> None:
     shape = helper.make_tensor("far_shape", TensorProto.INT64, [1], [-1])
     index = helper.make_tensor("far_index", TensorProto.INT64, [1], [10**9])
@@ -227,6 +235,7 @@ BROKEN: dict[str, Way] = {
     "external data in the working directory": _external_data_beside_it,
     "foreign operator": graph_with(_foreign_operator),
     "a graph that fails": graph_with(_failing_node),
+    "an output is missing": without_output("evidence"),
     "no graph": lambda folder: (folder / MODEL).write_bytes(b"ORTM" * 100),
     "no manifest": graph_with(lambda graph: graph.ClearField("metadata_props")),
     "manifest is no JSON": metadata_with(METADATA_KEY, lambda text: text[:-5]),

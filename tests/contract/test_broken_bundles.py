@@ -2,13 +2,15 @@
 
 import pytest
 
-from export.bundle import InvalidBundle, find_bundle
+from export.bundle import BundleFolder, InvalidBundle, find_bundle
 from export.drift_reference import REFERENCE_KEY
+from export.outputs import OUTPUTS
+from export.session import open_bundle
 from rul_client.commands.predict.offline import open_offline
 from service.choices import ProviderChoice
 from service.core.bundles import load_bundles
 from service.settings import Settings
-from tests.broken_bundles import WAYS
+from tests.broken_bundles import WAYS, sealed, without_output
 from tests.commands import rul
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_settings")
@@ -53,6 +55,16 @@ def test_serving_and_checking_refuse_a_broken_bundle_with_one_line(broken, way, 
         assert str(broken) in line
         assert line.isprintable()
         assert len(line) < 800
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_graph_without_an_output_is_not_opened(broken, output):
+    sealed(without_output(output), broken)
+
+    with pytest.raises(InvalidBundle, match=f"graph outputs: expected rul, .*{output}") as refusal:
+        open_bundle(BundleFolder(broken))
+
+    assert str(broken) in str(refusal.value)
 
 
 @pytest.mark.parametrize("way", ["missing: SHA256SUMS", "zip bomb", "cap too low"])
