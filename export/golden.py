@@ -90,17 +90,17 @@ class Golden:
         Raises:
             InvalidBundle: these are the golden windows of another manifest, or not windows at all.
         """
-        sizes = axis_sizes(manifest)
+        sizes = axis_sizes(manifest) | {"T": manifest.context}
         names = output_names(heads=manifest.heads, explains_readings=manifest.explains_readings)
         layout = {"readings": ("float32", "BTF"), "lengths": ("int64", "B"), "last_cycle": ("float32", "B")}
         arrays = {"readings": self.readings, "lengths": self.lengths, "last_cycle": self.last_cycle}
         arrays |= {f"expected_{name}": value for name, value in self.expected.items()}
         try:
             check_layout(arrays, layout | {f"expected_{n}": ("float32", AXES[n]) for n in names}, sizes)
-            if not (1 <= sizes["B"] <= MOST_WINDOWS and 1 <= sizes["T"] <= manifest.context):
-                raise ValueError(f"expected 1 to {MOST_WINDOWS} windows of at most {manifest.context} cycles")  # noqa: TRY301
-            if not (self.lengths.min() >= 1 and self.lengths.max() <= sizes["T"]):
-                raise ValueError(f"expected lengths of 1 to {sizes['T']} cycles")  # noqa: TRY301
+            if not 1 <= sizes["B"] <= MOST_WINDOWS:
+                raise ValueError(f"expected 1 to {MOST_WINDOWS} windows, got {sizes['B']}")  # noqa: TRY301
+            if not (self.lengths.min() >= 1 and self.lengths.max() <= manifest.context):
+                raise ValueError(f"expected lengths of 1 to {manifest.context} cycles")  # noqa: TRY301
             if not all(np.isfinite(value).all() for value in self.expected.values()):
                 raise ValueError("expected finite answers")  # noqa: TRY301
             _check_columns(self.readings, manifest)

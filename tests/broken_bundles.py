@@ -246,6 +246,7 @@ BROKEN: dict[str, Way] = {
     "cap too high": field("cap", 60.0),
     "cap too low": field("cap", 20.0),
     "other baseline": field("baseline", 1.0),
+    "context beyond the graph's": field("context", 13),
     "context beyond memory": field("context", 2**50),
     "escapes in the version": field("version", "1\x1b[2J"),
     "two columns of one name": manifest_with(
