@@ -19,7 +19,16 @@ import numpy as np
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from export.arrays import one_line
-from model.domain import LONGEST_CONTEXT, MODEL_NAME, Column, FloatArray, RulError, Schema, printable
+from model.domain import (
+    LARGEST_CYCLE,
+    LONGEST_CONTEXT,
+    MODEL_NAME,
+    Column,
+    FloatArray,
+    RulError,
+    Schema,
+    printable,
+)
 from model.reference import DECILES, ColumnReference, Degradation, Frozen, Line, Regime
 
 METADATA_KEY: Final = "rul_manifest"
@@ -137,7 +146,9 @@ class Manifest(Frozen):
     reads_settings: bool = Field(
         default=False, exclude_if=not_, description="whether settings contribute beyond telling the regime"
     )
-    horizons: list[PositiveInt] = Field(min_length=1, description="cycles, of `failure_probability`")
+    horizons: list[Annotated[int, Field(ge=1, le=LARGEST_CYCLE)]] = Field(
+        min_length=1, description="cycles, of `failure_probability`"
+    )
     nominal_coverage: float = Field(gt=0, lt=1)
     health_bounds: HealthBounds
     regimes: list[Regime] = Field(min_length=1)
@@ -170,8 +181,18 @@ class Manifest(Frozen):
             sizes += [(len(values), columns) for values in each]
         if not grid or any(got != expected for got, expected in sizes):
             raise ValueError("lists of regimes or degradation do not fit the columns")
-        if not _rises(aged.rul) or not _rises(self.horizons):
+        return self
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Manifest:
+        """Check the order of numbers that must not fall."""
+        aged, health = self.degradation, self.health_bounds
+        if not (_rises(aged.rul) and _rises(self.horizons)):
             raise ValueError("expected degradation.rul and horizons in ascending order")
+        if aged.life_quantiles != sorted(aged.life_quantiles):
+            raise ValueError("expected degradation.life_quantiles in ascending order")
+        if health.critical_below >= health.degrading_below or self.min_cycles > self.context:
+            raise ValueError("expected critical_below < degrading_below and min_cycles <= context")
         return self
 
     @cached_property

@@ -106,6 +106,9 @@ class DriftReference:
             if arrays["entropy_edges"].ndim == 2:  # Bundles without bands by length
                 arrays["entropy_edges"] = arrays["entropy_edges"][:, None]
             check_layout(arrays, LAYOUT, sizes)
+            numbers = (array for array in arrays.values() if array.dtype.kind == "f")
+            if not (sizes["N"] and sizes["E"]) or any(np.isnan(array).any() for array in numbers):
+                raise ValueError("expected ages, lengths of windows and no NaN")  # noqa: TRY301
             found: dict[str, Any] = arrays | {
                 **{name: tuple(arrays[name].tolist()) for name in ("names", "heads")},
                 **{name: float(arrays[name]) for name in ("believed", "long_enough")},

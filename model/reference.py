@@ -12,7 +12,15 @@ from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from model.domain import (
     LARGEST_CYCLE,
@@ -82,7 +90,7 @@ class Regime(Frozen):
     centre: list[float] = Field(description="of the settings alone, in the order of the schema")
     share: float = Field(gt=0, le=1, description="of the training readings with a known regime")
     mean: list[float]
-    standard_deviation: list[float]
+    standard_deviation: list[PositiveFloat]
     histogram_edges: list[list[float]] = Field(description="[F][9]")
 
     def constant(self) -> BoolArray:
@@ -110,12 +118,16 @@ class Degradation(Frozen):
 
     rul: list[float] = Field(description="[R], cycles, ascending")
     z: list[list[float]] = Field(description="[R][F], mean z-score at that RUL")
-    spread: list[list[float]] = Field(description="[R][F], standard deviation between units at that RUL")
-    noise: list[float] = Field(description="[F], standard deviation of the z-score from cycle to cycle")
+    spread: list[list[NonNegativeFloat]] = Field(
+        description="[R][F], standard deviation between units at that RUL"
+    )
+    noise: list[NonNegativeFloat] = Field(
+        description="[F], standard deviation of the z-score from cycle to cycle"
+    )
     units: list[UnitProfile] = Field(
         min_length=1, description="profiles of some units, from short lives to long ones"
     )
-    life_quantiles: list[float] = Field(
+    life_quantiles: list[Annotated[float, Field(ge=0, le=LARGEST_CYCLE)]] = Field(
         description="eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived"
     )
     regime_persistence: float = Field(

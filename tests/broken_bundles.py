@@ -149,6 +149,15 @@ def field(name: str, value: Any) -> Way:
     return manifest_with(lambda fields: fields.update({name: value}))
 
 
+def degradation_with(change: Callable[[dict[str, Any]], object]) -> Way:
+    return manifest_with(lambda fields: change(fields["degradation"]))
+
+
+def regimes_with(name: str, value: float) -> Way:
+    """Set a statistic of every first column."""
+    return manifest_with(lambda fields: [regime[name].__setitem__(0, value) for regime in fields["regimes"]])
+
+
 def exchange_columns(fields: dict[str, Any]) -> None:
     """Exchange the ranges of two sensors, as if the graph read these sensors in the other order."""
     first, second = fields["columns"][2], fields["columns"][4]
@@ -253,6 +262,16 @@ BROKEN: dict[str, Way] = {
         lambda fields: fields["columns"][2].update(name=fields["columns"][3]["name"])
     ),
     "two heads of one name": manifest_with(lambda fields: fields["entropy"].append(fields["entropy"][0])),
+    "a window needs more cycles than there are": field("min_cycles", 13),
+    "health bounds exchanged": field("health_bounds", {"critical_below": 30.0, "degrading_below": 10.0}),
+    "a horizon that no float holds": field("horizons", [5, 10**400]),
+    "a standard deviation of 0": regimes_with("standard_deviation", 0.0),
+    "noise below 0": degradation_with(lambda fields: fields["noise"].__setitem__(0, -1.0)),
+    "spread below 0": degradation_with(lambda fields: fields["spread"][0].__setitem__(0, -1.0)),
+    "lives in descending order": degradation_with(lambda fields: fields["life_quantiles"].reverse()),
+    "lives that no clock counts": degradation_with(
+        lambda fields: fields["life_quantiles"].__setitem__(10, 1e300)
+    ),
     "columns exchanged": manifest_with(exchange_columns),
     "columns renamed": manifest_with(lambda fields: fields["columns"][2].update(name="other")),
     "drift reference is missing": graph_with(_without_reference),
@@ -264,6 +283,13 @@ BROKEN: dict[str, Way] = {
     ),
     "drift reference with other shapes": reference_with(
         lambda arrays: arrays.update(left_by_age=np.zeros((2, 2)))
+    ),
+    "drift reference with NaN": reference_with(lambda arrays: arrays["cuts"].fill(np.nan)),
+    "drift reference without ages": reference_with(
+        lambda arrays: arrays.update(left_by_age=np.zeros(0))
+    ),
+    "drift reference without lengths": reference_with(
+        lambda arrays: arrays.update(entropy_edges=arrays["entropy_edges"][:, :0])
     ),
     "drift reference with other edges": reference_with(
         lambda arrays: arrays.update(rul_edges=np.zeros(3))
