@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from export.bundle import InvalidBundle, Manifest, Parity
+from export.golden import farthest
 from export.outputs import MAP, tolerance_of
+from export.outputs import TOLERANCE as GOLDEN
 from export.probes import probe_windows
 from export.session import Session
 from model.calibration import tensors
@@ -20,16 +22,7 @@ from model.domain import FloatArray, WindowSet
 from model.network import RulNetwork
 
 BATCHES: Final = (1, 2, 64)
-TOLERANCE: Final = {
-    "rul": 1e-4,
-    "attention": 1e-5,
-    "head_attention": 1e-5,
-    "contribution": 1e-3,
-    "sensor_contribution": 1e-3,
-    "window_contribution": 1e-3,
-    "evidence": 1e-4,
-    MAP: 1e-5,
-}
+TOLERANCE: Final = GOLDEN | {"rul": 1e-4, "attention": 1e-5, "head_attention": 1e-5, MAP: 1e-5}
 """Largest difference of each output, RUL and contributions in cycles; see `tolerance_of`."""
 
 
@@ -56,8 +49,7 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
             if not np.isfinite(got).all():
                 raise InvalidBundle(f"output {name}: the graph returns NaN or infinity for a valid window")
         for name, largest in worst.items():
-            difference = np.abs(served[name].astype(np.float64) - trained[name].astype(np.float64))
-            worst[name] = max(largest, float(difference.max()))
+            worst[name] = max(largest, farthest(served[name], trained[name]))
     for name, largest in worst.items():
         allowed = tolerance_of(name, TOLERANCE, cap=manifest.cap)
         if largest > allowed:

@@ -9,6 +9,7 @@ from export.bundle import BundleFolder, InvalidBundle
 from export.card import model_card
 from export.golden import ROUNDING, Finding, replay
 from export.handover import export_bundle
+from export.outputs import OUTPUTS
 from export.parity import measure_parity
 from export.probes import probe_windows
 from export.promises import check_shapes, measure_promises
@@ -116,6 +117,25 @@ def test_a_graph_two_ten_thousandths_of_a_cycle_from_its_network_fails_parity(ti
         measure_parity(net, session, manifest)
 
 
+def test_a_network_that_answers_nan_where_its_graph_does_not_fails_parity(tiny_bundle, checkpoint):
+    session, manifest = open_bundle(tiny_bundle)
+    net = checkpoint.network()
+    with torch.no_grad():
+        net.head.bias.fill_(torch.nan)
+
+    with pytest.raises(InvalidBundle, match="graph differs from the network: rul by inf"):
+        measure_parity(net, session, manifest)
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_graph_of_which_any_output_differs_from_its_network_fails_parity(tiny_bundle, checkpoint, output):
+    session, manifest = open_bundle(tiny_bundle)
+    other = Meddler(session, output, lambda values, _: values + 0.02)
+
+    with pytest.raises(InvalidBundle, match=f"graph differs from the network: {output} by"):
+        measure_parity(checkpoint.network(), other, manifest)
+
+
 def test_units_that_last_thousands_of_cycles_have_a_bundle_that_keeps_its_promises(checkpoint, tmp_path):
     config = dataclasses.replace(checkpoint.config, cap=5000.0)
     long_lived = dataclasses.replace(checkpoint, config=config, facts=checkpoint.facts | {"cap": 5000.0})
@@ -193,7 +213,7 @@ class Meddler:
 
     def __init__(self, session, output, change):
         self.session, self.output, self.change = session, output, change
-        self.inputs, self.outputs = session.inputs, session.outputs
+        self.inputs, self.outputs, self.has_map = session.inputs, session.outputs, session.has_map
 
     def answer(self, readings, lengths, last_cycle):
         answers = dict(self.session.answer(readings, lengths, last_cycle))
