@@ -71,4 +71,6 @@ def verdict(bundles: tuple[str, str], difference: Figure) -> str:
     """Say which bundle has the smaller error."""
     if difference.low <= 0 <= difference.high:
         return "The difference may be chance: its 95 % interval includes 0."
+    if difference.low == difference.high:  # every resample of one unit is that unit
+        return "One unit does not tell which bundle has the smaller error."
     return f"{bundles[difference.value > 0]} has the smaller error."

@@ -242,6 +242,7 @@ def test_models_of_other_lengths_and_caps_are_compared_at_the_same_cycles_up_to_
         (-0.2, 0.1, "The difference may be chance: its 95 % interval includes 0."),
         (-0.2, -0.1, "new has the smaller error."),
         (0.1, 0.2, "old has the smaller error."),
+        (0.1, 0.1, "One unit does not tell which bundle has the smaller error."),
     ],
 )
 def test_a_difference_says_which_bundle_has_the_smaller_error(low, high, said):
