@@ -126,7 +126,8 @@ def _draw_reliability(axes: Axes, lives: Sequence[Life], manifest: Manifest) -> 
     title = f"failure probability ({FEWEST_CYCLES} cycles or more per mark)"
     quiet(axes, title, "predicted probability of failure", "observed share of failures")
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
-    for k, (horizon, colour, marker) in enumerate(zip(manifest.horizons, COLOURS, MARKERS, strict=False)):
+    for k, horizon in enumerate(manifest.horizons):
+        colour, marker = COLOURS[k % len(COLOURS)], MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
         found = reliability(probability[:, k], truth, horizon=horizon)
         enough = found.windows >= FEWEST_CYCLES
         stated, observed = found.stated[enough], found.observed[enough]

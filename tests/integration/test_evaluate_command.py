@@ -15,7 +15,7 @@ from rich.console import Console
 from export import evaluate_cli
 from export.comparison import compare, verdict
 from export.evaluate_cli import bands_table
-from export.evaluation_pictures import trajectory_picture
+from export.evaluation_pictures import reliability_picture, trajectory_picture
 from export.evaluation_windows import answer_lives, life_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
@@ -24,7 +24,7 @@ from model.domain import InvalidData, Trajectory
 from model.evaluation import Figure
 from model.fleet import FailureRule, fleet_toml
 from model.outputs import CannotWrite
-from model.prognostics import Band
+from model.prognostics import Band, by_rul, join_lives
 from tests.commands import rul, write_pumps
 from tests.fleets import write_fleet
 from tests.tiny_bundle import FLEET, pumps
@@ -273,6 +273,21 @@ def test_trajectories_of_any_number_of_units_fit_their_picture(opened, count, pa
 
     assert sum(axes.get_visible() for axes in figure.axes) == panels
     assert all(axes.get_xlabel() for axes in figure.axes[-min(count, 3) :] if axes.get_visible())
+
+
+def test_each_horizon_has_its_own_mark_in_the_reliability_diagram(opened):
+    session, manifest = opened
+    lives = [
+        replace(life, failure_probability=np.repeat(life.failure_probability[:, :1], 8, axis=1))
+        for life in answer_lives(session, manifest, pumps(units=2, seed=21))
+    ]
+    bands = by_rul(join_lives(lives), cap=manifest.cap)
+
+    figure = reliability_picture(lives, bands, manifest.model_copy(update={"horizons": [*range(1, 9)]}))
+
+    lines = figure.axes[0].get_lines()[1:]
+    assert [line.get_label() for line in lines] == [f"within {horizon} cycles" for horizon in range(1, 9)]
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 8
 
 
 def test_pictures_without_matplotlib_are_refused_before_the_work_is_done(evaluate, tmp_path, monkeypatch):
