@@ -2,14 +2,19 @@
 
 import { api, askAgain, onKeyChange, onKeyNeeded, setKey } from "./api.js";
 import { announce, h, put } from "./dom.js";
+import * as fleet from "./fleet.js";
 import { clock } from "./format.js";
+import * as models from "./models.js";
 import { failed } from "./parts.js";
+import * as tried from "./try.js";
+import * as unit from "./unit.js";
 
+// All modules load with the page: one that loads later may be of the next version of the service.
 const ROUTES = [
-  { pattern: /^\/$/, view: "fleet", title: () => "Fleet", load: () => import("./fleet.js") },
-  { pattern: /^\/unit\/([^/]*)\/([^/]*)$/, view: "fleet", names: ["model", "unit"], title: (p) => p.unit, load: () => import("./unit.js") },
-  { pattern: /^\/try$/, view: "try", title: () => "Try", load: () => import("./try.js") },
-  { pattern: /^\/models(?:\/([^/]*))?$/, view: "models", names: ["model"], title: (p) => p.model ?? "Models", load: () => import("./models.js") },
+  { pattern: /^\/$/, view: "fleet", title: () => "Fleet", module: fleet },
+  { pattern: /^\/unit\/([^/]*)\/([^/]*)$/, view: "fleet", names: ["model", "unit"], title: (p) => p.unit, module: unit },
+  { pattern: /^\/try$/, view: "try", title: () => "Try", module: tried },
+  { pattern: /^\/models(?:\/([^/]*))?$/, view: "models", names: ["model"], title: (p) => p.model ?? "Models", module: models },
 ];
 
 const main = document.getElementById("main");
@@ -66,8 +71,7 @@ async function render() {
   }
   const context = { api, signal, announce, live, again: render, navigate: (hash) => (location.hash = hash) };
   try {
-    const module = await found.route.load();
-    if (!signal.aborted) await module.show(root, found.params, context);
+    await found.route.module.show(root, found.params, context);
   } catch (error) {
     if (!signal.aborted && error.name !== "AbortError") put(root, failed(error, render));
   }

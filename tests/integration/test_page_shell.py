@@ -102,6 +102,19 @@ def test_an_address_that_is_not_encoded_is_not_found(opened, place):
 
 
 @desktop
+def test_a_page_that_is_open_while_the_service_is_renewed_keeps_the_files_it_began_with(opened):
+    opened.go("#/")
+    opened.page.get_by_role("heading", name="Fleet").wait_for()
+    renewed = 'import { renewed } from "./dom.js"; export const show = renewed;'
+    opened.page.route(
+        "**/page/models.js", lambda route: route.fulfill(content_type="text/javascript", body=renewed)
+    )
+    opened.page.get_by_role("navigation").get_by_role("link", name="Models").click()
+
+    expect(opened.page.locator(".model-card")).to_be_visible()
+
+
+@desktop
 def test_the_theme_changes_and_is_remembered(opened):
     opened.go("#/")
     root = opened.page.locator("html")
