@@ -51,9 +51,11 @@ export class RowList {
     for (let i = first; i < last; i++) wanted.set(this.key(this.items[i]), i);
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
     for (const [key, { element, item }] of this.shown) {
-      if (wanted.has(key) && this.items[wanted.get(key)] === item) continue;
-      if (wanted.has(key) || key !== focused) element.remove();
-      this.shown.delete(key);
+      if (wanted.has(key)) this.renew(element, item, this.items[wanted.get(key)]);
+      else if (key !== focused || !this.items.some((one) => this.key(one) === key)) {
+        element.remove();
+        this.shown.delete(key);
+      }
     }
     let before = null;
     for (const [key, i] of wanted) {
@@ -75,6 +77,15 @@ export class RowList {
     element.dataset.key = key;
     this.shown.set(key, { element, item });
     return element;
+  }
+
+  /** Show an item's new values in its row. The first cell has its link and stays: a click on it may have begun. */
+  renew(element, item, changed) {
+    if (item === changed) return;
+    const { className, title, children } = this.row(changed);
+    Object.assign(element, { className, title });
+    [...children].slice(1).forEach((cell, i) => element.children[i + 1].replaceWith(cell));
+    this.shown.set(this.key(changed), { element, item: changed });
   }
 
   /** Focus the row of this key, if it is near the viewport. */

@@ -296,6 +296,52 @@ def test_an_event_keeps_a_unit_that_fits_the_filter_by_its_health_alone(opened, 
 
 
 @desktop
+def test_a_click_on_a_unit_counts_while_the_list_is_read_again(opened):
+    opened.page.clock.install()
+    page = shown(opened)
+    first_unit(page).hover()
+    page.mouse.down()
+    age = page.locator(".rows .row .age").first
+    age.evaluate("(cell) => (cell.dataset.before = true)")
+    page.clock.fast_forward(11_000)
+    expect(age).not_to_have_attribute("data-before", "true")
+    page.mouse.up()
+
+    expect(page).to_have_url(re.compile("#/unit/tiny/pump-"))
+
+
+@desktop
+def test_a_unit_in_focus_has_one_row_after_it_was_out_of_view(opened):
+    page = shown(opened)
+    name = first_unit(page).inner_text()
+    first_unit(page).focus()
+    for place, row in ((100 * 48, 101), (0, 2)):
+        page.wait_for_function(
+            f"""() => (scrollTo(0, {place}), document.querySelector('.rows [aria-rowindex="{row}"]'))"""
+        )
+
+    expect(page.get_by_role("link", name=name, exact=True)).to_have_count(1)
+    expect(first_unit(page)).to_be_focused()
+
+
+@desktop
+def test_a_unit_in_focus_leaves_the_list_when_it_ends(opened, client):
+    life = pumps(units=1, seed=99)[0]
+    both = [window(0, life, 30) | {"unit": f"leaver-{name}"} for name in "ab"]
+    predict(client, both)
+    opened.page.clock.install()
+    opened.go("#/?q=leaver")
+    links = opened.page.locator(".rows a")
+    expect(links).to_have_count(2)
+    links.first.focus()
+    remove(client, both[0])
+    opened.page.clock.fast_forward(11_000)
+
+    expect(links).to_have_text(["leaver-b"])
+    remove(client, both[1])
+
+
+@desktop
 @pytest.mark.parametrize("width", [1024, 870])
 def test_no_column_of_the_list_is_cut_off_in_a_narrow_window(opened, width):
     opened.page.set_viewport_size({"width": width, "height": 768})
