@@ -69,7 +69,7 @@ export class RowList {
       before = element;
     }
     if (focused && wanted.has(focused) && !this.element.contains(document.activeElement)) this.link(focused)?.focus({ preventScroll: true });
-    if (!this.isPrinting && last >= this.items.length - 2 * BEYOND) this.onEnd();
+    if (last > 0 && !this.isPrinting && last >= this.items.length - 2 * BEYOND) this.onEnd();
   }
 
   made(key, item) {

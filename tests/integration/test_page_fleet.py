@@ -296,6 +296,16 @@ def test_an_event_keeps_a_unit_that_fits_the_filter_by_its_health_alone(opened, 
 
 
 @desktop
+def test_the_list_begins_with_one_page(opened):
+    asked = []
+    opened.page.on("request", lambda request: asked.append(request.url))
+    shown(opened)
+    expect(opened.page.locator("#live")).to_have_text("Live")
+
+    assert len([url for url in asked if "/v1/units?" in url]) == 1
+
+
+@desktop
 def test_a_click_on_a_unit_counts_while_the_list_is_read_again(opened):
     opened.page.clock.install()
     page = shown(opened)
