@@ -147,6 +147,7 @@ class Fleet {
   takePage({ units, next }) {
     for (const unit of units) this.units.set(keyOf(unit), unit);
     this.next = next;
+    this.end = next && units.at(-1); // the next page begins behind it
   }
 
   /** Take the summary of the units that match the filter, and that of all states. */
@@ -170,13 +171,11 @@ class Fleet {
   /** Take the changed units of an event. */
   take(changed) {
     if (this.paused || !this.isLoaded) return;
-    let last = -Infinity;
-    if (this.next) for (const unit of this.units.values()) last = Math.max(last, unit.interval.lower);
     for (const unit of changed) {
       const key = keyOf(unit);
       const known = this.units.get(key);
-      if (!this.fits(unit)) this.units.delete(key);
-      else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...unit, changed: !known || stateOf(known) !== stateOf(unit) });
+      if (!this.fits(unit) || (this.end && byUrgency(unit, this.end) > 0)) this.units.delete(key);
+      else this.units.set(key, { ...unit, changed: !known || stateOf(known) !== stateOf(unit) });
     }
     this.draw();
   }

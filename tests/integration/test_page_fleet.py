@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -293,6 +294,29 @@ def test_an_event_keeps_a_unit_that_fits_the_filter_by_its_health_alone(opened, 
 
     assert page.locator(".rows .cycle").all_inner_texts() == ["41"]
     remove(client, made | {"last_cycle": 41})
+
+
+@desktop
+@expecting("ERR_FAILED")
+def test_no_unit_is_missing_from_the_list_after_events_of_units_that_it_does_not_reach(opened, client):
+    units = client.get("/v1/units?limit=1000").json()["units"]
+    better = units[100] | {"interval": units[-1]["interval"]}
+    events = "".join(f"event: units\ndata: {json.dumps(of)}\n\n" for of in ([better], units[800:860]))
+    page = opened.page
+    page.route("**/v1/events", lambda route: route.abort())
+    page.route(
+        "**/v1/events", lambda route: route.fulfill(content_type="text/event-stream", body=events), times=1
+    )
+    shown(opened)
+    expect(page.locator("#live")).to_have_text("Connecting")
+    page.wait_for_function(
+        "() => (scrollTo(0, 210 * 48), document.querySelector('.rows [aria-rowindex=\"220\"]'))"
+    )
+
+    listed = page.locator(".rows a").all_inner_texts()
+    names = [unit["unit"] for unit in units if unit["unit"] != better["unit"]]
+    first = names.index(listed[0])
+    assert listed == names[first : first + len(listed)]
 
 
 @desktop
