@@ -86,9 +86,20 @@ async function renewed(used, problem) {
   return true;
 }
 
+/** Read an answer as JSON. Throws Problem if it is none, as of a gateway, or is cut off. */
+async function json(response) {
+  try {
+    return await response.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    const status = [401, 403].includes(response.status) ? response.status : 0; // a 404 of a gateway is not about a unit
+    throw new Problem(status, "No answer of the service", `Status ${response.status} without JSON: a gateway answered, or the answer was cut off.`);
+  }
+}
+
 async function problemOf(response) {
-  const found = await response.json().catch(() => ({}));
-  return new Problem(response.status, found.title ?? response.statusText, found.detail ?? found.error ?? "", {
+  const found = await json(response).catch((problem) => problem);
+  return new Problem(found.status ?? response.status, found.title ?? response.statusText, found.detail ?? found.error ?? "", {
     errors: found.errors ?? [],
     requestId: found.request_id ?? response.headers.get("x-request-id") ?? "",
     retryAfter: Number(response.headers.get("retry-after")) || null,
@@ -96,9 +107,9 @@ async function problemOf(response) {
 }
 
 export const api = {
-  get: async (path, query, options) => (await call("GET", path, { query, ...options })).json(),
-  post: async (path, body, options) => (await call("POST", path, { body, ...options })).json(),
-  del: async (path, query, options) => (await call("DELETE", path, { query, ...options })).json(),
+  get: async (path, query, options) => json(await call("GET", path, { query, ...options })),
+  post: async (path, body, options) => json(await call("POST", path, { body, ...options })),
+  del: async (path, query, options) => json(await call("DELETE", path, { query, ...options })),
 };
 
 /**

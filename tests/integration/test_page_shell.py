@@ -115,6 +115,24 @@ def test_a_page_that_is_open_while_the_service_is_renewed_keeps_the_files_it_beg
 
 
 @desktop
+@pytest.mark.parametrize(
+    ("expects", "status", "body"),
+    [
+        ("502", 502, "<html><title>502 Bad Gateway</title></html>"),
+        ("404", 404, "404 page not found"),
+        ("\0", 200, "<html><title>Sign on</title></html>"),
+        ("\0", 200, '{"units": [{"unit": "a"'),
+    ],
+)
+def test_an_answer_that_is_not_of_the_service_or_is_cut_off_is_named(opened, status, body):
+    opened.page.route("**/v1/units?*", lambda route: route.fulfill(status=status, body=body))
+    opened.go("#/")
+
+    expect(opened.page.get_by_role("alert")).to_contain_text(f"Status {status} without JSON")
+    expect(opened.page.get_by_text("stores no units")).to_have_count(0)
+
+
+@desktop
 def test_the_theme_changes_and_is_remembered(opened):
     opened.go("#/")
     root = opened.page.locator("html")
