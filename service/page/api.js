@@ -137,10 +137,9 @@ export async function follow({ onEvent, onState, onBack, signal }) {
     let opened = Infinity;
     try {
       const response = await call("GET", "/v1/events", { signal: either, endless: true, headers: { accept: "text/event-stream" } });
-      onState("live");
       if (hasMissed) onBack();
       opened = performance.now();
-      await readEvents(response.body, onEvent, heard);
+      await readEvents(response.body, onEvent, () => (heard(), onState("live"))); // a proxy may hold back what is sent
     } catch (error) {
       if (signal.aborted) return;
       if ([401, 403].includes(error.status)) return onState("refused", error.detail);

@@ -133,6 +133,29 @@ def test_an_answer_that_is_not_of_the_service_or_is_cut_off_is_named(opened, sta
 
 
 @desktop
+def test_a_stream_that_brings_nothing_is_not_live(opened):
+    opened.page.add_init_script(
+        """window.asked = 0;
+        const { fetch } = window;
+        window.fetch = (address, options) => {
+            if (address !== "/v1/events") return fetch(address, options);
+            window.asked += 1;
+            const { signal } = options;
+            const start = (held) => signal.addEventListener("abort", () => held.error(signal.reason));
+            return Promise.resolve(new Response(new ReadableStream({ start })));
+        };"""
+    )
+    opened.page.clock.install()
+    opened.go("#/")
+    opened.page.wait_for_function("() => window.asked === 1")
+    expect(opened.page.locator("#live")).to_be_empty()
+    opened.page.clock.fast_forward(41_000)
+    opened.page.wait_for_function("() => window.asked === 2")
+
+    expect(opened.page.locator("#live")).to_have_text("Connecting")
+
+
+@desktop
 def test_the_theme_changes_and_is_remembered(opened):
     opened.go("#/")
     root = opened.page.locator("html")
