@@ -247,7 +247,12 @@ class UnitView {
   /** Read and draw again; if the page is in use, ask first. */
   renew(why) {
     if (!this.isUsed || !this.news?.isConnected) return void this.reload();
-    put(this.news, why, " ", h("button", { type: "button", onclick: () => this.reload() }, "Show it"));
+    this.tell(why, "Show it");
+  }
+
+  /** Show a notice above the answer, with a button that reads and draws again. */
+  tell(why, action) {
+    put(this.news, why, " ", h("button", { type: "button", onclick: () => this.reload() }, action));
     this.news.hidden = false;
   }
 
@@ -259,7 +264,9 @@ class UnitView {
       Object.assign(this, await history(api, this.path, { model: this.model, cycle: this.at }, signal));
       await this.draw();
     } catch (error) {
-      if (error.name !== "AbortError") put(this.root, failed(error, this.context.again));
+      if (error.name === "AbortError") return;
+      if (this.news?.isConnected && error.status !== 404) this.tell(`This unit could not be read again: ${error.detail || error.message}`, "Try again");
+      else put(this.root, failed(error, this.context.again));
     } finally {
       this.isLoading = false;
     }

@@ -145,6 +145,26 @@ def test_a_unit_shows_the_readings_that_came_while_the_event_stream_was_closed(o
 
 
 @desktop
+@expecting("503")
+def test_a_unit_that_once_could_not_be_read_again_stays_and_says_so(opened, http):
+    lives(http, "steady", seed=5, share=0.3)
+    page = show(opened, "steady")
+    expect(page.locator("#live")).to_have_text("Live")
+    page.route(
+        "**/v1/units/steady?*limit=1000", lambda route: route.fulfill(status=503, json={"title": "Busy"})
+    )
+    read_on(http, "steady", seed=5)
+    notice = page.locator("main").get_by_role("status").filter(has_text="could not be read again: Busy")
+    expect(notice).to_be_visible()
+    expect(page.locator(".life")).to_be_visible()
+    page.unroute("**/v1/units/steady?*limit=1000")
+    notice.get_by_role("button", name="Try again").click()
+
+    expect(page.locator(".unit-head")).to_contain_text("Cycle 69 ")
+    expect(notice).to_be_hidden()
+
+
+@desktop
 def test_an_outcome_that_a_colleague_reports_appears_by_itself(opened, http):
     lives(http, "shared", seed=5, share=0.3)
     opened.page.clock.install()
