@@ -10,10 +10,13 @@
       return "auto"; // storage is off
     }
   };
+  const show = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    document.dispatchEvent(new Event("themechange"));
+  };
   const apply = () => {
     const choice = stored();
-    document.documentElement.dataset.theme = choice === "auto" ? (system.matches ? "dark" : "light") : choice;
-    document.dispatchEvent(new Event("themechange"));
+    show(choice === "auto" ? (system.matches ? "dark" : "light") : choice);
   };
   window.toggleTheme = () => {
     const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
@@ -22,10 +25,14 @@
       follows ? localStorage.removeItem(KEY) : localStorage.setItem(KEY, next);
       apply();
     } catch {
-      document.documentElement.dataset.theme = next;
-      document.dispatchEvent(new Event("themechange"));
+      show(next);
     }
   };
   system.addEventListener("change", apply);
+  addEventListener("beforeprint", () => { // paper is white
+    const { theme } = document.documentElement.dataset;
+    addEventListener("afterprint", () => show(theme), { once: true });
+    show("light");
+  });
   apply();
 }

@@ -185,6 +185,19 @@ def test_on_paper_every_unit_that_was_read_stands_below_the_one_before(opened):
 
 
 @each_look
+def test_paper_has_light_colours_and_the_screen_its_own_again(opened):
+    page = shown(opened)
+    root = page.locator("html")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(root).to_have_attribute("data-theme", "light")
+    page.emulate_media(media="print")
+    expect(page.locator(".rows .bar-range").first).to_have_css("print-color-adjust", "exact")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+
+    expect(root).to_have_attribute("data-theme", opened.look.theme)
+
+
+@each_look
 def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
     page = shown(opened)
     last = f'.rows [aria-rowindex="{UNITS + 1}"]'
