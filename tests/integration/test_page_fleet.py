@@ -198,6 +198,25 @@ def test_paper_has_light_colours_and_the_screen_its_own_again(opened):
 
 
 @each_look
+def test_with_colours_of_the_system_intervals_and_choices_are_seen(opened):
+    page = shown(opened)
+    bar = page.locator(".rows .bar-range").first
+    colour = bar.evaluate("(one) => getComputedStyle(one).backgroundColor")
+    page.emulate_media(forced_colors="active")
+
+    expect(bar).to_have_css("background-color", colour)
+    pressed = page.locator(".horizons button").evaluate_all(
+        "all => all.map((one) => [one.ariaPressed, getComputedStyle(one).outlineStyle])"
+    )
+    assert sorted(pressed) == [["false", "none"], ["true", "solid"]]
+    lines = page.locator(".bar nav a").evaluate_all(
+        "all => all.map((one) => getComputedStyle(one).borderBottomColor)"
+    )
+    assert lines[0] not in lines[1:]
+    opened.shoot("fleet-forced-colours")
+
+
+@each_look
 def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
     page = shown(opened)
     last = f'.rows [aria-rowindex="{UNITS + 1}"]'
