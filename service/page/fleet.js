@@ -58,7 +58,7 @@ class Fleet {
     const { signal } = this.context;
     this.list = new RowList({
       key: keyOf, row: (unit) => this.row(unit), signal,
-      height: () => (matchMedia("(max-width: 860px)").matches ? 112 : 48),
+      height: () => parseFloat(getComputedStyle(document.documentElement).fontSize) * (matchMedia("(max-width: 860px)").matches ? 7 : 3),
       onEnd: () => this.more(),
     });
     const search = h("input", {

@@ -217,6 +217,22 @@ def test_with_colours_of_the_system_intervals_and_choices_are_seen(opened):
 
 
 @each_look
+def test_no_row_overlaps_the_next_in_a_large_font(opened):
+    page = shown(opened)
+    page.evaluate("document.documentElement.style.fontSize = '24px'")
+    page.evaluate("dispatchEvent(new Event('resize'))")
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+
+    boxes = page.locator(".rows .row").evaluate_all(
+        """all => all.map((row) => [row, ...row.children].map((one) => one.getBoundingClientRect()))
+            .map(([row, ...cells]) => [row.top, row.bottom, Math.max(...cells.map((cell) => cell.bottom))])"""
+    )
+    assert all(content <= bottom for _, bottom, content in boxes)
+    assert all(below[0] >= above[1] - 1 for above, below in pairwise(boxes))
+    opened.shoot("fleet-large-font")
+
+
+@each_look
 def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
     page = shown(opened)
     last = f'.rows [aria-rowindex="{UNITS + 1}"]'
