@@ -28,6 +28,7 @@ C = TypeVar("C")
 F = TypeVar("F", bound="Counter | Histogram")
 Key = tuple[str, ...]
 """Label values of one child."""
+STARTED: Final = "process_start_time_seconds"
 
 
 class Shared:
@@ -262,21 +263,29 @@ class Histogram(Labelled[HistogramChild]):
 
 
 class Processes(Collector):
-    """`process_*` of every living worker, by number: memory, CPU, open files."""
+    """`process_*` of every living worker, by number: memory, CPU, open files.
+
+    A worker notes its start once: Linux counts it from the boot, whose time changes with the clock.
+    """
 
     def __init__(self, shared: Shared) -> None:
         self._board: Final = shared.board
+        self._started: Final = shared.board.slots(STARTED, 1)
+        own = [metric.samples[0] for metric in ProcessCollector(registry=None).collect()]
+        self._started.own[:] = [sample.value for sample in own if sample.name == STARTED] or 0.0
         shared.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """Return one family per figure of the operating system, with a sample per worker."""
         families: dict[str, Metric] = {}
+        started: list[float] = self._started.each_living()[:, 0].tolist()
         for worker, pid in enumerate(self._board.pids()):
             process = ProcessCollector(pid=partial(int, pid), registry=None)
             for found in process.collect() if pid else ():
                 kind = CounterMetricFamily if found.type == "counter" else GaugeMetricFamily
                 made = kind(found.name, found.documentation, labels=["worker"])
                 family = families.setdefault(found.name, made)
+                noted = started[worker] if found.name == STARTED else 0.0
                 for sample in found.samples:
-                    family.add_sample(sample.name, {"worker": str(worker)}, sample.value)
+                    family.add_sample(sample.name, {"worker": str(worker)}, noted or sample.value)
         yield from families.values()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client import Histogram as PlainHistogram
 
 from service.errors import FrontEndFailed
@@ -115,6 +115,24 @@ def test_every_process_that_lives_is_shown(path):
     ]
     assert min(of_each[:2]) > 1e6
     assert of_each[2] is None
+
+
+def test_a_worker_is_no_other_one_after_the_clock_was_set(path, monkeypatch):
+    registries = [CollectorRegistry(), CollectorRegistry()]
+    for registry, board in zip(registries, boards(path), strict=True):
+        Processes(Shared(registry, board))
+
+    def started():
+        return [
+            registry.get_sample_value("process_start_time_seconds", {"worker": worker})
+            for registry in registries
+            for worker in "01"
+        ]
+
+    before = started()
+    monkeypatch.setattr(ProcessCollector, "_boot_time", lambda _self: 1.0)  # of a clock set back
+
+    assert started() == before
 
 
 def test_a_process_of_another_user_with_the_number_of_a_dead_worker_is_no_worker(path, monkeypatch):
