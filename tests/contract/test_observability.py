@@ -268,3 +268,31 @@ def test_prometheus_can_parse_every_query_of_the_dashboards(tmp_path):
     file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": queries}]}), "utf-8")
 
     output_of(program("promtool"), "check", "rules", file)
+
+
+@pytest.mark.system
+def test_where_each_batch_has_one_window_the_panel_of_its_windows_shows_one(tmp_path):
+    shown = [
+        expr for name, expr in panel_queries().items() if name.startswith("rul-service: Windows in a batch,")
+    ]
+    parts = (
+        ("bucket", 'le="1.0", '),
+        ("bucket", 'le="2.0", '),
+        ("bucket", 'le="+Inf", '),
+        ("sum", ""),
+        ("count", ""),
+    )
+    series = [
+        {"series": f'rul_batch_windows_{part}{{{end}instance="a"}}', "values": "0+6x30"}
+        for part, end in parts
+    ]
+    one = [{"labels": '{instance="a"}', "value": 1}]
+    asked = [
+        {"expr": filled_in(expr, interval="5m"), "eval_time": "20m", "exp_samples": one} for expr in shown
+    ]
+    file = tmp_path / "batches.yml"
+    tests = [{"interval": "1m", "input_series": series, "promql_expr_test": asked}]
+    file.write_text(yaml.safe_dump({"tests": tests}), "utf-8")
+
+    assert shown
+    output_of(program("promtool"), "test", "rules", file)
