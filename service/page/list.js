@@ -47,12 +47,16 @@ export class RowList {
     const top = -this.element.getBoundingClientRect().top;
     const first = this.isPrinting ? 0 : Math.max(0, Math.floor(top / height) - BEYOND);
     const last = this.isPrinting ? this.items.length : Math.min(this.items.length, Math.ceil((top + innerHeight) / height) + BEYOND);
-    const wanted = new Map();
-    for (let i = first; i < last; i++) wanted.set(this.key(this.items[i]), i);
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
+    const at = focused ? this.items.findIndex((item) => this.key(item) === focused) : -1; // this row stays in any place
+    const wanted = new Map();
+    const want = (i) => wanted.set(this.key(this.items[i]), i);
+    if (at >= 0 && at < first) want(at);
+    for (let i = first; i < last; i++) want(i);
+    if (at >= last) want(at);
     for (const [key, { element, item }] of this.shown) {
       if (wanted.has(key)) this.renew(element, item, this.items[wanted.get(key)]);
-      else if (key !== focused || !this.items.some((one) => this.key(one) === key)) {
+      else {
         element.remove();
         this.shown.delete(key);
       }

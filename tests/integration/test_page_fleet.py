@@ -407,6 +407,24 @@ def test_a_unit_in_focus_has_one_row_after_it_was_out_of_view(opened):
 
 
 @desktop
+def test_a_unit_in_focus_that_becomes_less_urgent_lies_on_no_other(opened, client):
+    opened.page.clock.install()
+    page = shown(opened)
+    body = client.get("/v1/units?limit=200").json()
+    units = {unit["unit"]: unit for unit in body["units"]}
+    name = rows(page).nth(1).locator("a").inner_text()
+    units[name]["interval"] |= {"lower": 39, "upper": 40}
+    rows(page).nth(1).locator("a").focus()
+    page.route("**/v1/units?*", lambda route: route.fulfill(json=body))
+    page.clock.fast_forward(11_000)
+    expect(page.locator(".rows [aria-rowindex='3'] a")).to_have_text(body["units"][2]["unit"])
+
+    places = rows(page).evaluate_all("all => all.map((row) => row.style.transform)")
+    assert len(places) == len(set(places))
+    expect(page.get_by_role("link", name=name, exact=True)).to_be_focused()
+
+
+@desktop
 def test_a_unit_in_focus_leaves_the_list_when_it_ends(opened, client):
     life = pumps(units=1, seed=99)[0]
     both = [window(0, life, 30) | {"unit": f"leaver-{name}"} for name in "ab"]
