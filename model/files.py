@@ -106,7 +106,9 @@ def _files_within(folder: Path, formats: Collection[Format]) -> list[Path]:
     if not files:
         kinds = Counter(form or "text without readings" for form in inside.values())
         there = ", ".join(f"{count} {form}" for form, count in kinds.items()) or "no file of readings"
-        raise InvalidData(f"{folder}: no {' or '.join(sorted(formats))} file in this folder; it has {there}")
+        advice = ": describe them in a fleet file, --fleet FILE" if any(inside.values()) else ""
+        wanted = " or ".join(sorted(formats))
+        raise InvalidData(f"{folder}: no {wanted} file in this folder; it has {there}{advice}")
     if skipped := [file for file, form in inside.items() if form is None]:
         logger.warning("skipped, neither C-MAPSS text nor CSV: %s", ", ".join(map(str, skipped)))
     return files

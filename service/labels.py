@@ -95,6 +95,7 @@ class Stage(StrEnum):
     """A stage of a request."""
 
     DECODE = "decode"
+    STORE = "store"
     QUEUE = "queue"
     INFERENCE = "inference"
     EXPLAIN = "explain"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +34,7 @@ from service.errors import (
     listed,
     status_of,
 )
+from service.labels import Stage
 from service.store.async_store import AsyncStore
 from service.store.rows import Append, Given, Stretch, UnitKey
 from service.streams.window import cycle_problem, reading_values, refusal
@@ -83,8 +85,9 @@ class UnitWindows:
     ) -> CyclesReply:
         """Commit readings, all or none, and predict for the unit; `store` keeps the prediction too.
 
-        `costs` add the decision to the prediction. A full queue is an error if each reading has its cycle,
-        otherwise a `refusal`: a retry would store readings without a cycle twice.
+        `costs` add the decision to the prediction; `stages` gets the stages of commit and prediction. A full
+        queue is an error if each reading has its cycle, otherwise a `refusal`: a retry would store readings
+        without a cycle twice.
 
         Raises:
             CycleConflict: a cycle has another reading; nothing is stored.
@@ -95,7 +98,10 @@ class UnitWindows:
         check_name(unit)
         rules = model.rules
         key = UnitKey(tenant, model.name.name, unit)
+        start = perf_counter()
         stored, repeated, newest = await self._store.append(Append(key, rules.names, rules.context, given))
+        if stages is not None:
+            stages.append((Stage.STORE, start, perf_counter()))
         name, prediction, refusal = model.name, None, None
         try:
             windows = windows_of(newest, unit, rules, is_new=stored > 0)

@@ -450,7 +450,10 @@ def test_a_folder_without_such_a_file_says_what_it_has(tmp_path):
     write_xlsx(tmp_path / "a.xlsx", [HEADER])
     (tmp_path / "readme.txt").write_text("about\n")
 
-    with pytest.raises(InvalidData, match="no csv file in this folder; it has 1 xlsx, 1 text w"):
+    with pytest.raises(
+        InvalidData,
+        match=r"no csv file in this folder; it has 1 xlsx, 1 text without readings: .* --fleet FILE$",
+    ):
         read_trajectories(tmp_path, PUMPS)
 
 

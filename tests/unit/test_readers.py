@@ -389,7 +389,7 @@ def test_a_wrong_cmapss_file_is_refused_with_its_line(tmp_path, lines, message):
     ("path", "message"),
     [
         (Path("nowhere/pumps.csv"), r"pumps\.csv: no such file"),
-        (Path(), "no csv file in this folder; it has no file of readings"),
+        (Path(), "no csv file in this folder; it has no file of readings$"),
         ([], "no file to read was given"),
     ],
 )

@@ -413,6 +413,14 @@ async def test_a_unit_of_any_name_is_reached_by_its_quoted_name_and_no_other_uni
     assert (await service.http.get("/v1/units/a")).json()["readings"]["cycles"] == [1]
 
 
+async def test_the_commit_of_readings_is_a_stage_of_their_request(service):
+    await post(service, **reading(1))
+    await appended(service, message(2))
+
+    assert service.value("rul_stage_duration_seconds_count", stage="store") == 2
+    assert service.value("rul_stage_duration_seconds_sum", stage="store") > 0
+
+
 async def test_a_name_that_cannot_be_kept_is_refused(service):
     long = await post(service, unit="n" * 257, **reading(1))
     zero = await post(service, unit="a%00b", **reading(1))
