@@ -89,7 +89,7 @@ class Parts:
         if spec.index == 0:  # the others would log the same
             warn(self._log, self.settings, {name: m.placement for name, m in self._models.items()})
         if self.worker is None:
-            from service.grpc import server  # noqa: PLC0415 loads grpcio, 22 MiB
+            from service.grpc import server  # noqa: PLC0415 loads grpcio, 10 MiB
 
             self._server = await server.serve(self.methods, self.settings)
             self._drain_on_sigterm()
