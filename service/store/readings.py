@@ -20,7 +20,9 @@ from service.errors import (
     CycleConflict,
     InvalidRequest,
     Problem,
+    RuntimeFailed,
     ServiceError,
+    StoreUnavailable,
     listed,
 )
 from service.store.database import Database, take_turns
@@ -69,14 +71,26 @@ class Readings:
     def append(self, requests: Sequence[Append], *, at: float) -> list[Appended | ServiceError]:
         """Commit the readings of all requests together; return a result for each.
 
+        If the database is lost during the commit, the readings may be stored: the result is RuntimeFailed for
+        a request with a reading without a cycle, because a retry could store it twice.
+
         Raises:
             StoreUnavailable: the database does not answer; nothing is stored.
         """
         for columns in {request.columns for request in requests}:
             self._register(columns)
-        with self._database.writing() as connection:
-            take_turns(connection, [request.key.unit for request in requests])
-            return self._append(connection, requests, at)
+        results: list[Appended | ServiceError] = []
+        try:
+            with self._database.writing() as connection:
+                take_turns(connection, [request.key.unit for request in requests])
+                results = self._append(connection, requests, at)
+        except StoreUnavailable as error:
+            if not results:
+                raise
+            lost = RuntimeFailed("the store was lost during the commit")
+            lost.__cause__ = error
+            return [lost if None in request.given.cycles else error for request in requests]
+        return results
 
     def newest(
         self, key: UnitKey, columns: tuple[str, ...], *, most: int, until: int = LARGEST_CYCLE

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError
 
-from service.errors import CycleConflict
+from service.errors import CycleConflict, RuntimeFailed, StoreUnavailable
 from service.store.readings import Readings
 from service.store.rows import Append, Given, ModelVersion, UnitKey
 from service.store.store import Store
@@ -110,6 +110,18 @@ def test_readings_without_a_number_follow_the_last_one(store):
     assert new.newest.cycles == [1, 2]
     assert old.newest.cycles == [1, 2, 3]
     assert mixed.newest.cycles == [3, 9, 10, 11]
+
+
+def test_if_the_store_is_lost_during_the_commit_no_retry_is_asked_of_a_reading_without_a_number(store):
+    def lose(_connection):
+        raise ConnectionResetError
+
+    append(store, request(1))
+    event.listen(store._engine, "commit", lose)
+
+    results = append(store, request(None), request(2, unit="8"))
+
+    assert [type(result) for result in results] == [RuntimeFailed, StoreUnavailable]
 
 
 def test_readings_of_a_model_with_other_columns_are_read_by_name(store):
