@@ -147,7 +147,7 @@ def test_a_longer_context_in_the_same_transaction_reads_further_back(store):
 
 
 def test_an_old_reading_that_is_repeated_does_not_read_all_that_follow_it(store):
-    append(store, request(*range(1, 101)))
+    append(store, request(*range(1, 101)), request(1, unit="8", values=[(9.0, 9.0)]))
     statements = []
 
     def watch(_connection, _cursor, *statement):

@@ -242,9 +242,10 @@ def test_the_interval_of_the_coverage_does_not_depend_on_the_order_of_rows(store
     assert interval() == found
 
 
-def test_a_unit_is_judged_renamed_and_deleted_for_one_model_alone(opened):
+def test_a_unit_is_shown_judged_renamed_and_deleted_for_one_model_alone(opened):
     store = opened([FD001, replace(FD001, model="fd002")])
     store.write([row(model="fd001"), row(model="fd002")])
+    assert [version["model"] for version in history(store).versions.values()] == ["fd001"]
 
     store.take_outcome(failure(60), replace=False)
     assert [version["failed"] for version in report(store)] == [1, 0]
@@ -322,6 +323,15 @@ def test_a_unit_that_has_failed_is_running_again_by_no_purge(store):
     assert fleet(store) == []
     [*store.purge(4000.0)]
     assert kept(store, OUTCOMES) == []
+
+
+def test_an_outcome_is_shown_after_the_predictions_of_its_unit_were_deleted(store):
+    store.write([row(at=1000.0)])
+    store.take_outcome(failure(recorded_at=3000.0), replace=False)
+
+    [*store.purge(2000.0)]
+
+    assert history(store).outcome == failure(recorded_at=3000.0)
 
 
 @pytest.mark.parametrize(
