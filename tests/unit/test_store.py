@@ -267,6 +267,16 @@ def test_of_two_predictions_of_a_cycle_the_newer_is_kept_with_its_explanation(st
     assert [found["rul"] for found in fleet(store)] == [49.0]
 
 
+def test_predictions_until_a_time_are_deleted_of_one_unit_alone(store):
+    store.write([row(at=1000.0), row(cycle=11, at=3000.0), row("2", at=1000.0)])
+
+    assert store.delete(UnitKey("", "fd001", "1"), until=1000.0).predictions == 1
+
+    left = sorted((found["unit"], found["last_cycle"]) for found in kept(store))
+    assert left == [("1", 11), ("2", 10)]
+    assert names(kept(store, UNITS)) == ["1", "2"]
+
+
 def test_connections_that_make_a_new_database_together_wait_for_each_other(tmp_path):
     meeting = threading.Barrier(4, timeout=60)
 

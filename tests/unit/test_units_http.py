@@ -175,6 +175,7 @@ async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(serv
     assert again.status_code == 200
     assert again.json() == first | {"result": "unchanged"}
     assert service.value("rul_outcomes_total", kind="failed") == 1
+    assert service.value("rul_store_rows_total", kind="outcome") == 1
     assert service.value("rul_coverage_trials_total", model="fake") == 1
 
 
