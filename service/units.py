@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from model.decision import Costs
-from model.domain import FloatArray, longest_gap
+from model.domain import longest_gap
 from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, ModelName, Prediction, WindowError
@@ -37,7 +37,7 @@ from service.errors import (
 from service.labels import Stage
 from service.store.async_store import AsyncStore
 from service.store.rows import Append, Given, Stretch, UnitKey
-from service.streams.window import cycle_problem, reading_values, refusal
+from service.streams.window import as_float32, cycle_problem, infinities, numbers_of, refusal, value_pointer
 
 
 class CyclesReply(msgspec.Struct, frozen=True):
@@ -175,30 +175,35 @@ def given_rows(
         InvalidWindow: with every problem that was found.
     """
     check_count(len(rows), rules, "/readings")
+    missing = [None] * len(rules.names)
     cycles: list[int | None] = []
-    read: list[FloatArray] = []
+    numbers: list[Sequence[float | None]] = []
     problems: list[Problem] = []
     for i, (cycle, values, columns) in enumerate(rows):
         if len(problems) > MAX_PROBLEMS:
             break
-        if cycle is not None and (problem := cycle_problem(cycle, f"{at(i)}/cycle")):
+        place = at(i)
+        if cycle is not None and (problem := cycle_problem(cycle, f"{place}/cycle")):
             problems.append(problem)
         cycles.append(None if cycle is None or problems else int(cycle))
+        numbers.append(missing)
         if not (columns or values):
             detail = f"expected one of {', '.join(rules.names)} or more, got none"
-            problems.append(Problem(f"{at(i)}/columns", "empty", detail))
+            problems.append(Problem(f"{place}/columns", "empty", detail))
             continue
         try:
-            read.append(reading_values(values, columns, rules, at=at(i)))
+            numbers[i] = numbers_of(values, columns, rules, at=place)
         except InvalidWindow as error:
             problems += error.problems
+    read = as_float32(numbers)
+    problems += infinities(read, rules, lambda i, f: value_pointer(at(i), f, rows[i][2], rules))
     if problems:
         raise refusal(listed(problems))
 
     def pointer(i: int, name: str | None) -> str:
         return f"{at(i)}/cycle" if name is None else f"{at(i)}/columns/{escaped(name)}"
 
-    return Given(cycles, np.stack(read), pointer)
+    return Given(cycles, read, pointer)
 
 
 def given_columns(
@@ -221,9 +226,7 @@ def given_columns(
         found = (cycle_problem(cycle, f"/cycles/{i}") for i, cycle in enumerate(cycles))
         problems += [problem for problem in found if problem]
     values = np.empty((0, 0), np.float32) if part.readings is None else part.readings
-    for i, f in np.argwhere(np.isinf(values))[: MAX_PROBLEMS + 1].tolist():
-        detail = f"expected a finite float32 for {rules.names[f]}, got {values[i, f]:g}"
-        problems.append(Problem(_column_pointer(i, rules.names[f]), "non_finite", detail))
+    problems += infinities(values, rules, lambda i, f: _column_pointer(i, rules.names[f]))
     if problems:
         raise refusal(listed(problems))
     numbers = [None] * count if cycles is None else [int(cycle) for cycle in cycles]

@@ -7,7 +7,7 @@ it is added, so a refused one leaves the window unchanged. This module must not 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -105,39 +105,64 @@ class StreamWindow:
 
 
 def reading_values(
-    values: Sequence[float], columns: Mapping[str, float | None], rules: WindowRules, *, at: str = AT
+    values: Sequence[float], columns: Mapping[str, float | None], rules: WindowRules
 ) -> FloatArray:
     """Make a reading, float32 [F], from numbers in schema order or by column name.
 
-    NaN, None and omitted columns are missing. `at` is its pointer in the request.
+    NaN, None and omitted columns are missing.
 
     Raises:
         InvalidWindow: with every problem found.
     """
-    if values and columns:
-        raise refusal([Problem(at, "wrong_columns", "expected values or columns, got both")])
-    given: Sequence[float | None] = values
-    if columns:
-        unknown = sorted(columns.keys() - rules.known)[: MAX_PROBLEMS + 1]
-        if unknown:
-            details = {escaped(name): f"the model has no column {name[:40]!r}" for name in unknown}
-            raise refusal(
-                [Problem(f"{at}/columns/{name}", "unknown_column", text) for name, text in details.items()]
-            )
-        given = [columns.get(name, math.nan) for name in rules.names]
-    elif len(values) != len(rules.names):
-        wanted = f"expected {len(rules.names)} values ({', '.join(rules.names)}), got {len(values)}"
-        raise refusal([Problem(f"{at}/values", "wrong_columns", wanted)])
-    with np.errstate(over="ignore"):
-        read = np.array(given, np.float64).astype(np.float32)
-    problems: list[Problem] = []
-    for i in np.flatnonzero(np.isinf(read)).tolist():
-        place = f"{at}/columns/{escaped(rules.names[i])}" if columns else f"{at}/values/{i}"
-        detail = f"expected a finite float32 for {rules.names[i]}, got {read[i]:g}"
-        problems.append(Problem(place, "non_finite", detail))
+    read = as_float32([numbers_of(values, columns, rules, at=AT)])
+    problems = infinities(read, rules, lambda _, f: value_pointer(AT, f, columns, rules))
     if problems:
         raise refusal(problems)
-    return read
+    return read[0]
+
+
+def numbers_of(
+    values: Sequence[float], columns: Mapping[str, float | None], rules: WindowRules, *, at: str
+) -> Sequence[float | None]:
+    """Return the F numbers of a reading in schema order; `at` is its pointer in the request.
+
+    Raises:
+        InvalidWindow: it has both values and columns, unknown columns, or another number of values.
+    """
+    if not columns:
+        if len(values) != len(rules.names):
+            wanted = f"expected {len(rules.names)} values ({', '.join(rules.names)}), got {len(values)}"
+            raise refusal([Problem(f"{at}/values", "wrong_columns", wanted)])
+        return values
+    if values:
+        raise refusal([Problem(at, "wrong_columns", "expected values or columns, got both")])
+    if not rules.known.issuperset(columns):
+        unknown = sorted(columns.keys() - rules.known)[: MAX_PROBLEMS + 1]
+        details = {escaped(name): f"the model has no column {name[:40]!r}" for name in unknown}
+        raise refusal(
+            [Problem(f"{at}/columns/{name}", "unknown_column", text) for name, text in details.items()]
+        )
+    return [columns.get(name, math.nan) for name in rules.names]
+
+
+def as_float32(numbers: Sequence[Sequence[float | None]]) -> FloatArray:
+    """Return readings, float32 [N, F], all in one conversion; None is NaN, too large ones are infinite."""
+    with np.errstate(over="ignore"):
+        return np.array(numbers, np.float64).astype(np.float32)
+
+
+def infinities(readings: FloatArray, rules: WindowRules, pointer: Callable[[int, int], str]) -> list[Problem]:
+    """Describe the first infinite values of readings [N, F]; `pointer` gets the indices of each."""
+    problems: list[Problem] = []
+    for i, f in np.argwhere(np.isinf(readings))[: MAX_PROBLEMS + 1].tolist():
+        detail = f"expected a finite float32 for {rules.names[f]}, got {readings[i, f]:g}"
+        problems.append(Problem(pointer(i, f), "non_finite", detail))
+    return problems
+
+
+def value_pointer(at: str, f: int, columns: Mapping[str, float | None], rules: WindowRules) -> str:
+    """Return the pointer of value `f` of the reading at `at`."""
+    return f"{at}/columns/{escaped(rules.names[f])}" if columns else f"{at}/values/{f}"
 
 
 def cycle_problem(cycle: float, pointer: str) -> Problem | None:

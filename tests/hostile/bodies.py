@@ -24,6 +24,8 @@ GRPC = {"content-type": "application/grpc", "te": "trailers"}
 PREDICT = "/v1/predict"
 INFER = "/v2/models/fake/infer"
 COLUMNS = 3
+MOST_CYCLES = 10_000
+"""Default of RUL_MAX_WINDOW_CYCLES."""
 
 
 class Hostile(NamedTuple):
@@ -142,6 +144,12 @@ def empty_readings() -> Hostile:
     return _message("/rul.v1.RulService/AppendCycles", _delimited(readings, b"") * (SIZE // 2))
 
 
+def short_readings() -> Hostile:
+    reading = rul.Reading(cycle=1, columns={"sensor_1": 1.5})
+    message = rul.AppendCyclesRequest(readings=[reading]).SerializeToString()
+    return _message("/rul.v1.RulService/AppendCycles", message * min(MOST_CYCLES, SIZE // len(message)))
+
+
 def map_entries() -> Hostile:
     names = (_delimited(1, _delimited(1, b"%d" % i)) for i in range(1_200_000))
     return _predict(_delimited(4, _delimited(3, b"".join(names))))
@@ -258,6 +266,7 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     "an outcome's body": lambda: Hostile("/v1/units/1/outcomes", JSON, _filled('{"kind":"', "aa", '"}')),
     "gRPC, empty windows": lambda: _predict(_delimited(4, b"") * (SIZE // 2)),
     "gRPC, empty readings": empty_readings,
+    "gRPC, readings of one column": short_readings,
     "gRPC, a million columns": map_entries,
     "gRPC, unknown fields": lambda: _predict(b"\x78\x00" * (SIZE // 2)),
     "gRPC, unknown groups": lambda: _predict(b"\x7b\x7c" * (SIZE // 2)),
