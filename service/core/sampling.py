@@ -1,4 +1,4 @@
-"""Some of many events: an even share, for the log, a shadow or a canary; or at most so many a second."""
+"""Some of many events: an even share, for the log, a shadow or a canary; or at most so many a minute."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def evenly(share: float) -> Iterator[bool]:
 
 
 class AtMost:
-    """At most so many events of a kind each second; the next one after them says how many were left out.
+    """At most so many events of a kind each minute; the next one after them says how many were left out.
 
-    >>> seconds = iter([0.0, 0.1, 0.2, 0.3, 1.0])
+    >>> seconds = iter([0.0, 0.1, 0.2, 59.0, 60.0])
     >>> lines = AtMost(2, seconds.__next__)
     >>> [lines.left_out("refused") for _ in range(5)]
     [0, 0, None, None, 2]
@@ -36,14 +36,14 @@ class AtMost:
         self._most: Final = most
         self._clock: Final = clock
         self._counts: Final[dict[Hashable, tuple[int, int]]] = {}
-        """By kind, the second of its last event and how many there were in it."""
+        """By kind, the minute of its last event and how many there were in it."""
 
     def left_out(self, kind: Hashable) -> int | None:
         """Return how many events were left out before this one; None: this one is left out too."""
-        now = int(self._clock())
-        second, before = self._counts.get(kind, (now, 0))
-        so_far = before if second == now else 0
+        now = int(self._clock() / 60)
+        minute, before = self._counts.get(kind, (now, 0))
+        so_far = before if minute == now else 0
         self._counts[kind] = (now, so_far + 1)
         if so_far >= self._most:
             return None
-        return 0 if second == now else max(0, before - self._most)
+        return 0 if minute == now else max(0, before - self._most)

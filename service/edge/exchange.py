@@ -43,7 +43,7 @@ LOOK_SECONDS: Final = 0.25
 """Seconds between checks whether a caller is still connected. Too low: each, a message to another thread and
 back behind Envoy, takes 30 microseconds of CPU. Too high: the service works for disconnected callers."""
 MOST_LINES: Final = 20
-"""Maximum log lines a second for one error and key: a flood of refusals must not fill a disk."""
+"""Maximum log lines a minute for one error and key: a flood of refusals adds 8 MB a day to a worker's log."""
 
 
 class Exchange:
