@@ -116,6 +116,11 @@ class MicroBatcher:
         if not (count := len(windows.lengths)):
             return []
         if self._pending + count > self.max_pending_windows:
+            if count > self.max_pending_windows:
+                raise Overloaded(
+                    f"expected at most {self.max_pending_windows} windows at once "
+                    f"(RUL_MAX_PENDING_WINDOWS), got {count} for this request: a retry does not help"
+                )
             raise Overloaded(
                 f"{self._pending} windows wait and {count} more were sent, "
                 f"at most {self.max_pending_windows} may wait"

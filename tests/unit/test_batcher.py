@@ -380,6 +380,22 @@ def test_a_large_request_does_not_starve_a_small_one(busy):
     assert ruls(large.result()) == list(map(float, range(12)))
 
 
+def test_a_request_smaller_than_its_share_of_a_batch_leaves_the_rest_to_others(busy):
+    small = busy.submit(50.0)
+    large = busy.submit(60.0, 61.0, 62.0, 63.0)
+
+    busy.finish()
+
+    assert (ruls(small.result()), ruls(large.result())) == ([50.0], [60.0, 61.0, 62.0, 63.0])
+
+
+def test_a_request_with_more_windows_than_may_wait_hears_that_a_retry_does_not_help(bench):
+    refused = bench.submit(*map(float, range(17)))
+
+    with pytest.raises(Overloaded, match=r"at most 16 windows at once .*got 17.*a retry does not help"):
+        refused.result()
+
+
 def test_a_full_queue_refuses_at_once_and_queues_nothing(busy):
     waiting = busy.submit(*map(float, range(15)))
 
