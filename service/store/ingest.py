@@ -64,8 +64,8 @@ class Ingest:
         return await result
 
     def close(self) -> None:
-        """Stop the thread."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        """Stop the thread after the transaction that it writes, whose callers wait for it."""
+        self._executor.shutdown(wait=False)
 
     async def _write_all(self) -> None:
         loop = asyncio.get_running_loop()

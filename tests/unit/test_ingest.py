@@ -12,6 +12,8 @@ from service.store import ingest
 from service.store.ingest import Ingest
 from service.store.rows import Append, Appended, Given, Stretch, UnitKey
 
+SECONDS = 10
+
 
 class FakeReadings:
     """Keeps the units of each transaction; refuses one with the unit `bad`, as a database does."""
@@ -99,6 +101,18 @@ async def test_while_too_many_requests_wait_a_further_one_is_refused(monkeypatch
     found = await answers(Ingest(FakeReadings, lambda stored: None), *"abc")
 
     assert [type(answer) for answer in found] == [Appended, Appended, Overloaded]
+
+
+async def test_closing_ends_the_thread_that_writes():
+    others = set(threading.enumerate())
+    made = Ingest(FakeReadings, lambda stored: None)
+    await answers(made, "a")
+    (writing,) = set(threading.enumerate()) - others
+
+    made.close()
+
+    writing.join(SECONDS)
+    assert not writing.is_alive()
 
 
 async def test_all_who_wait_hear_that_the_store_is_away_and_later_ones_are_stored():

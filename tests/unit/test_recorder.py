@@ -42,7 +42,7 @@ class FakeStore:
         self.kept = {}
         self.failures = 0
         self.refused = set()
-        self.connections = 0
+        self.connections = self.checks = 0
         self.closed = 0
         self.sizes = []
         self.gate = threading.Event()
@@ -56,6 +56,7 @@ class FakeStore:
         return self
 
     def check(self):
+        self.checks += 1
         if self.is_replaced:
             self.is_replaced = False
             self.noticed.set()
@@ -133,6 +134,17 @@ def test_the_reported_prediction_is_the_written_one(recorder, fake, observer, ru
     assert before <= row[9] == round(row[9], 6) <= time()
     assert row[-2:] == (None, "1")
     assert observer.written == 1
+
+
+def test_the_writing_thread_sleeps_until_rows_are_due_or_asked_for(fake, observer):
+    recorder = started(fake, observer, flush_seconds=PATIENCE)
+
+    for _ in range(3):
+        recorder.flush(PATIENCE)
+        recorder.offer(FD001, *answered((40.0, {"last_cycle": 121})))
+    recorder.close(PATIENCE)
+
+    assert fake.checks <= 5  # one at the start, at each flush and at the end
 
 
 def explained(fake, observer, **options):
