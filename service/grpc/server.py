@@ -28,7 +28,8 @@ async def serve(methods: Methods, settings: Settings) -> grpc.aio.Server:
     options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", settings.max_body_bytes)]
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((Handlers(methods),))
-    port = server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
     await server.start()
     logs.logger().info("gRPC server started", port=port)
     return server

@@ -172,7 +172,10 @@ def _held_port(host: str, port: int) -> Generator[tuple[str, int]]:
         held.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEPORT, 1
         )  # only now: before, two reservations would share the port
-        address, port, *_ = held.getsockname()
+        # Unlike `getsockname`, with the interface of a link-local address.
+        numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+        address, service = socket.getnameinfo(held.getsockname(), numeric)
+        port = int(service)
         if held.family is socket.AF_INET:
             _hold_ipv6(stack, port)
         yield address, port

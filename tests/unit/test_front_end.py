@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from ipaddress import IPv6Address
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from service import cli
 from service.assembly import STORE_SECONDS
 from service.choices import FrontEnd
 from service.errors import FrontEndFailed
+from service.grpc.server import serve
 from service.processes import envoy_config, front_end, tls, workers
 from service.processes.envoy_server import STOP_SECONDS, EnvoyServer, interrupts_blocked
 from service.settings import Settings
@@ -87,6 +89,18 @@ def test_a_free_port_is_held_at_the_address_of_the_host(host, expected):
         assert port > 0
 
 
+def test_a_link_local_address_is_held_with_its_interface():
+    table = Path("/proc/net/if_inet6")
+    lines = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
+    found = next(((line[0], line[-1]) for line in lines if line[0].startswith("fe80")), None)
+    if found is None:
+        pytest.skip("this machine has no link-local address")
+    host = f"{IPv6Address(bytes.fromhex(found[0]))}%{found[1]}"
+
+    with front_end._held_port(host, 0) as (address, _):
+        assert address == host
+
+
 def test_of_the_addresses_of_a_name_the_first_that_this_machine_has_is_held(monkeypatch):
     inet, kind = socket.AF_INET, socket.SOCK_STREAM
     found = [(inet, kind, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1")]
@@ -106,6 +120,15 @@ def other():
         except OSError:
             pytest.skip("this machine has no IPv6")
         yield made
+
+
+@pytest.mark.usefixtures("other")
+async def test_grpc_beside_uvicorn_listens_on_an_ipv6_address():
+    with capture_logs() as events:
+        server = await serve({}, Settings(host="::1", grpc_port=0))
+    await server.stop(0)
+
+    assert events[0]["port"] > 0
 
 
 def test_another_program_cannot_take_the_port_on_the_ipv6_address_of_localhost(other):
