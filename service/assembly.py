@@ -36,6 +36,7 @@ from service.http.routes import Schema, http_application
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.models import Catalog, Joints
+from service.processes.admin import admin_of, count_refusals
 from service.processes.changes import WorkerChanges
 from service.processes.control import Control, WorkerSpec
 from service.processes.tuning import settle_interpreter
@@ -117,6 +118,9 @@ class Parts:
             self._run(self.desk.metrics.publish_regularly()),
             self._run(self.desk.credentials.watch()),
         ]
+        if spec.control is not None:
+            counting = count_refusals(admin_of(spec.control), self.desk.metrics.refused)
+            self._regular.append(self._run(counting))
 
     async def stop(self) -> None:
         """Finish requests in flight within the time of the settings, and release everything."""

@@ -124,6 +124,15 @@ REJECTED: Final[dict[type[ServiceError], str]] = {
     Forbidden: "forbidden",
 }
 
+REFUSED_BY_ENVOY: Final = {
+    "downstream_global_cx_overflow": "connections",
+    "downstream_cx_protocol_error": "protocol_error",
+    "downstream_rq_header_timeout": "head_timeout",
+    "downstream_rq_timeout": "body_timeout",
+    "denied": "invalid",
+}
+"""Reasons of what Envoy refuses by itself, by its counter."""
+
 CLIENT_GONE: Final = {Transport.HTTP: "499", Transport.GRPC: Code.Name(Code.CANCELLED)}
 """Status label of a request whose caller disconnected before the response."""
 

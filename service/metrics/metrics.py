@@ -24,7 +24,17 @@ from service import logs
 from service.core.runtime import Runtime
 from service.core.turns import Turns
 from service.errors import STATUS, RuntimeFailed, status_of
-from service.labels import PREDICTS, REJECTED, SUCCESS, Route, Stage, Transport, code_of, codes
+from service.labels import (
+    PREDICTS,
+    REFUSED_BY_ENVOY,
+    REJECTED,
+    SUCCESS,
+    Route,
+    Stage,
+    Transport,
+    code_of,
+    codes,
+)
 from service.metrics.board import Board
 from service.metrics.buckets import SECONDS
 from service.metrics.drift import DriftCollector
@@ -157,7 +167,7 @@ class Metrics(Collector):
         text = "Time from the complete request to the encoded answer, errors included."
         self._duration = histogram("rul_request_duration_seconds", text, SECONDS, protocol=(), route=())
         self._duration.add((t.value, r.value) for t, r in routes if r is not Route.GRPC_STREAM)
-        reasons = sorted({*REJECTED.values()})
+        reasons = sorted({*REJECTED.values(), *REFUSED_BY_ENVOY.values()})
         self._rejected = counter("rul_rejected_total", "Requests refused, by reason.", reason=reasons)
 
     def _declare_now(self) -> None:
@@ -168,11 +178,15 @@ class Metrics(Collector):
         gauge("rul_pending_windows", text, lambda: float(self.pending()))
         gauge("rul_workers", "Workers that are ready to answer.", lambda: float(self.ready()))
 
+    def refused(self, reason: str, count: int = 1) -> None:
+        """Count refusals with a reason."""
+        self._rejected.labels(reason).inc(count)
+
     def failed(self, transport: Transport, error: BaseException) -> str:
         """Count a refusal by its reason, and return the error's code label."""
         reason = next((REJECTED[kind] for kind in type(error).__mro__ if kind in REJECTED), None)
         if reason is not None:
-            self._rejected.labels(reason).inc()
+            self.refused(reason)
         return code_of(transport, status_of(error))
 
     def publish(self) -> None:

@@ -21,6 +21,7 @@ from pyvoy import PyvoyServer
 from pyvoy._server import get_envoy_environ
 
 from service.errors import FrontEndFailed
+from service.processes.admin import exchange
 from service.processes.tuning import end_with_parent
 
 POLL_SECONDS: Final = 0.02
@@ -137,24 +138,12 @@ class EnvoyServer(PyvoyServer):
 
     async def ask(self, method: str, path: str) -> int:
         """Return the status of the admin interface's answer; 0 if there is none."""
-        first, *_ = (await self._exchange(method, path)).split(b"\r\n", 1)
+        first, *_ = (await exchange(self._admin, method, path)).split(b"\r\n", 1)
         return int(first.split()[1]) if first else 0
 
     async def _unsent_bytes(self) -> int:
-        text = await self._exchange("GET", "/stats?filter=downstream_cx_tx_bytes_buffered")
+        text = await exchange(self._admin, "GET", "/stats?filter=downstream_cx_tx_bytes_buffered")
         return sum(map(int, re.findall(rb"_buffered: (\d+)", text)))
-
-    async def _exchange(self, method: str, path: str) -> bytes:
-        """Return the answer of the admin interface; empty if there is none."""
-        try:
-            reader, writer = await asyncio.open_unix_connection(self._admin)
-            try:
-                writer.write(f"{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n".encode())
-                return await reader.read()
-            finally:
-                writer.close()
-        except OSError:  # not listening yet, or ended
-            return b""
 
 
 def _reason(status: int) -> str:

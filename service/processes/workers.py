@@ -23,6 +23,7 @@ from service.core.changes import Changed
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.machine import usable_cores
+from service.processes.admin import admin_of
 from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, await_reply, send
 from service.processes.copies import Copies
@@ -162,7 +163,7 @@ class Workers:
         from service.processes.envoy_server import EnvoyServer  # noqa: PLC0415 not on every platform
 
         settings, socket = self._settings, self._socket(worker)
-        admin = socket.with_suffix(".admin")
+        admin = admin_of(socket)
         spec = WorkerSpec(
             index=worker,
             count=self._count,

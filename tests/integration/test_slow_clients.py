@@ -1,6 +1,7 @@
 """Slow and many clients, in front of the real process."""
 
 import asyncio
+import re
 import resource
 import socket
 import subprocess
@@ -96,7 +97,16 @@ def test_too_few_open_files_end_the_start_with_one_line(open_files):
     assert f"got {open_files}; raise `ulimit -n`" in line
 
 
-async def test_connections_above_the_limit_are_closed_and_those_below_it_are_served(tiny_bundle, tmp_path):
+def refused(server: Server, reason: str) -> bool:
+    """Whether the metric has refusals with this reason."""
+    text = server.ask("GET", "/metrics", key=KEY).text
+    counted = re.search(rf'rul_rejected_total{{reason="{reason}"}} (\S+)', text)
+    return counted is not None and float(counted[1]) > 0
+
+
+async def test_connections_above_the_limit_are_closed_and_counted_and_those_below_it_are_served(
+    tiny_bundle, tmp_path
+):
     with running(tmp_path, str(tiny_bundle.path), max_connections="20") as server:
         opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
 
@@ -108,6 +118,17 @@ async def test_connections_above_the_limit_are_closed_and_those_below_it_are_ser
         for _, writer in opened:
             writer.close()
         wait_until(lambda: server.ask("GET", "/livez").is_success, SECONDS)
+
+        wait_until(lambda: refused(server, "connections"), SECONDS)
+
+
+@pytest.mark.parametrize("server", ["envoy"], indirect=True)
+def test_a_head_that_envoy_refuses_is_counted(server):
+    with connect(server) as client:
+        client.sendall(f"GET /livez HTTP/1.1\r\nhost: a\r\nx-large: {'a' * 70_000}\r\n\r\n".encode())
+        assert b" 431 " in client.recv(100)
+
+    wait_until(lambda: refused(server, "protocol_error"), SECONDS)
 
 
 async def test_an_attack_that_the_server_no_longer_reads_keeps_its_connection():

@@ -8,8 +8,11 @@ from structlog.testing import capture_logs
 
 from service.core.changes import Action, Candidate, Change, Changed
 from service.core.queries import ModelName
+from service.processes.admin import count_refusals
 from service.processes.changes import WorkerChanges
 from service.processes.control import VARIABLE, Control, WorkerSpec, send
+
+SECONDS = 10
 
 
 @pytest.fixture
@@ -55,6 +58,31 @@ async def test_a_supervisor_that_disconnects_has_no_effect(worker):
 async def test_where_nobody_listens_it_is_an_error(short_path):
     with pytest.raises(FileNotFoundError):
         await send(short_path / "worker", "drain")
+
+
+async def test_what_envoy_refuses_is_counted_by_reason_as_it_grows(short_path):
+    shown = iter([(3, 0), (3, 0), (10, 1)])
+    seen, found = asyncio.Event(), []
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        connections, denied = next(shown, (10, 1))
+        counters = f"listener.[__]_3000.downstream_global_cx_overflow: {connections}\r\n"
+        writer.write(f"{counters}http.ingress_http.rbac.denied: {denied}\n".encode())
+        writer.close()
+
+    def count(reason, more):
+        found.append((reason, more))
+        if len(found) == 3:
+            seen.set()
+
+    async with await asyncio.start_unix_server(answer, short_path / "admin"):
+        counting = asyncio.ensure_future(count_refusals(short_path / "admin", count, seconds=0))
+        await asyncio.wait_for(seen.wait(), SECONDS)
+        counting.cancel()
+        await asyncio.wait({counting})
+
+    assert found == [("connections", 3), ("connections", 7), ("invalid", 1)]
 
 
 async def test_a_worker_that_ends_before_it_answers_is_an_error(short_path):
