@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import time
 from typing import TYPE_CHECKING, Final
 
-from service.errors import Overloaded, StoreUnavailable
+from service.errors import NotReady, Overloaded, StoreUnavailable
 from service.store.rows import Append, Appended
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Ingest:
         Raises:
             CycleConflict: a cycle has another reading.
             InvalidRequest: a reading has no cycle, and no number follows the unit's last one.
+            NotReady: the service shut down before they were stored.
             Overloaded: too many requests wait.
             StoreUnavailable: the database does not answer.
         """
@@ -64,8 +65,12 @@ class Ingest:
         return await result
 
     def close(self) -> None:
-        """Stop the thread after the transaction that it writes, whose callers wait for it."""
+        """Stop the thread after the transaction that it writes; fail callers that wait for a later one."""
         self._executor.shutdown(wait=False)
+        for _, caller in self._waiting:
+            if not caller.done():
+                caller.set_exception(NotReady("the service shut down before it stored the readings"))
+        self._waiting.clear()
 
     async def _write_all(self) -> None:
         loop = asyncio.get_running_loop()

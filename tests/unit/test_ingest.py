@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from service.errors import Overloaded, StoreUnavailable
+from service.errors import NotReady, Overloaded, StoreUnavailable
 from service.store import ingest
 from service.store.ingest import Ingest
 from service.store.rows import Append, Appended, Given, Stretch, UnitKey
@@ -113,6 +113,19 @@ async def test_closing_ends_the_thread_that_writes():
 
     writing.join(SECONDS)
     assert not writing.is_alive()
+
+
+async def test_at_a_shutdown_readings_being_written_are_stored_and_waiting_ones_are_to_be_sent_again(slow):
+    written = asyncio.ensure_future(slow.made.append(request("a")))
+    await asyncio.to_thread(slow.entered.wait)
+    waiting = asyncio.ensure_future(slow.made.append(request("b")))
+    await asyncio.sleep(0)
+
+    slow.made.close()
+    slow.gate.set()
+
+    found = await asyncio.gather(written, waiting, return_exceptions=True)
+    assert [type(answer) for answer in found] == [Appended, NotReady]
 
 
 async def test_all_who_wait_hear_that_the_store_is_away_and_later_ones_are_stored():
