@@ -176,7 +176,7 @@ def figures_table(manifest: Manifest, figures: Mapping[str, Figure], *, several:
     Figures without a value are omitted.
     """
     table = Table(title=f"{manifest.name}: what the explanation is worth", show_lines=True)
-    for heading in ("figure", "value, 95 %\nover units" if several else "value", "meaning"):
+    for heading in ("figure", "value, 95 %\ninterval" if several else "value", "meaning"):
         table.add_column(heading)
     known = {name: figure for name, figure in figures.items() if np.isfinite(figure.value)}
     for name, meaning in meanings(known, explains_readings=manifest.explains_readings).items():
@@ -245,10 +245,10 @@ def redundant_pairs(apart: FloatArray) -> str:
 
 def faithfulness_table(manifest: Manifest, found: Faithfulness, figures: Mapping[str, Figure]) -> Table:
     """Tabulate how far the RUL moves when cycles are hidden, and when all other cycles are."""
-    several = len(set(found.unit.tolist())) > 1
-    title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.unit)} windows"
+    several = len(set(found.group.tolist())) > 1
+    title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.group)} windows"
     if several:
-        title += "; 95 % over units below"
+        title += "; 95 % interval below"
     most = "evident" if manifest.explains_readings else "attended"
     headings = (f"most\n{most}", "random", "last", f"{most} /\nrandom", f"{most} /\nlast")
     table = number_table(title, "cycles", *headings)
@@ -269,13 +269,14 @@ def _windows(
     manifest: Manifest, data: Path, *, fleet: str | None, unit: str | None, most: int
 ) -> tuple[list[Trajectory], WindowSet]:
     """Read the units and cut at most `most` windows."""
-    from model.readers import read_trajectories  # noqa: PLC0415 with PyArrow
+    from model.readers import read_rows, read_trajectories  # noqa: PLC0415 with PyArrow
 
     if fleet is None:  # the data does not say which units have failed
         kind = fleet_of_schema(manifest.name, manifest.schema_of_columns)
         units = read_trajectories(data, kind, run_to_failure=False, allow_absent=True)
     else:
-        units = read_trajectories(data, matching_fleet(manifest, fleet))
+        kind = matching_fleet(manifest, fleet)
+        units = read_rows(data, kind, with_groups=True)[0].trajectories(kind, run_to_failure=None)
     if unit is not None:
         units = [each for each in units if each.unit == unit]
         if not units:

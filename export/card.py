@@ -87,7 +87,9 @@ def model_card(manifest: Manifest, *, sha256: str) -> str:
     settings = [column.name for column in manifest.columns if column.role == "setting"]
     sensors = [column.name for column in manifest.columns if column.role == "sensor"]
     group = training.config.get("group")
-    together = "" if group is None else f", those of one `{group}` in one fold"
+    whole, together = "unit", ""
+    if group is not None:
+        whole, together = "group", f", those of one `{group}`, a group, in one fold"
     units = f"{training.units} units form {training.folds} folds{together}.{_censored(training)}"
     entropy = manifest.entropy[0]
     low, high = entropy.limits(manifest.context)
@@ -111,14 +113,14 @@ SHA-256 of `model.onnx`, as answers and `/v1/models` show it:
 
 {_figures(manifest)}
 
-RUL is capped at {manifest.cap:g} cycles, in truth and answer. Brackets: 95 % by bootstrap over units.
+RUL is capped at {manifest.cap:g} cycles, in truth and answer. Brackets: 95 % by bootstrap over {whole}s.
 Windows end at random cycles of a unit's life. {units} A \
 network trained on the
 other folds predicts each fold; the network of this bundle trained on all units. The nominal coverage \
 of the
 interval is {manifest.nominal_coverage:.0%}. The interval is calibrated on these errors; its coverage \
 is measured with the
-unit's own errors left out.
+{whole}'s own errors left out.
 
 {_thirds(manifest)}{_attention(manifest)}## Limits
 

@@ -33,7 +33,7 @@ class Comparison:
     cap: float
     windows: int
     rmse: tuple[Figure, Figure]
-    difference: Figure  # of the first less that of the second, with units resampled in pairs
+    difference: Figure  # of the first less that of the second, with groups resampled in pairs
 
 
 def compare(one: Model, other: Model, cut: Callable[..., WindowSet]) -> Comparison:
@@ -52,7 +52,7 @@ def compare(one: Model, other: Model, cut: Callable[..., WindowSet]) -> Comparis
     for each, (session, _) in zip(windows, both, strict=True):
         asked = each.take(which)
         rul = np.minimum(session.answer_all(asked)["rul"], cap)
-        found.append(Answered(asked.rul, rul, rul, rul, asked.unit, asked.weight))
+        found.append(Answered(asked.rul, rul, rul, rul, asked.unit, asked.group, asked.weight))
     rmse = figures(found[0], cap=cap)["rmse"], figures(found[1], cap=cap)["rmse"]
     return Comparison(cap, len(which), rmse, rmse_difference(*found, cap=cap))
 
@@ -60,10 +60,10 @@ def compare(one: Model, other: Model, cut: Callable[..., WindowSet]) -> Comparis
 def comparison_table(bundles: tuple[str, str], found: Comparison) -> Table:
     """Tabulate the errors of two bundles, as they were given, and their difference."""
     title = f"RMSE of {found.windows} windows, cycles, RUL capped at {found.cap:g}"
-    table = number_table(title, "bundle", "RMSE", "95 % over units")
+    table = number_table(title, "bundle", "RMSE", "95 % interval")
     for bundle, rmse in zip(bundles, found.rmse, strict=True):
         table.add_row(escape(bundle), *cells(rmse))
-    table.add_row("difference, units in pairs", *cells(found.difference))
+    table.add_row("difference, in pairs", *cells(found.difference))
     return table
 
 

@@ -21,7 +21,8 @@ Compare the cost per cycle of four ways to maintain units that ran to failure.
 
 "ours" stops a unit when its prediction advises it, "fixed age" stops every unit at the age that is best
 for the training units, "run to failure" never stops one, and "foresight" stops each one cycle before
-its failure, the lowest possible cost. Costs are per 1000 cycles, with 95 % bootstrap intervals over units.
+its failure, the lowest possible cost. Costs are per 1000 cycles, with 95 % intervals by bootstrap over
+units, or over their groups where the fleet has the key `group`.
 
 For a run's folder, the units are its training units, each predicted by a network that never saw it. For
 a bundle, give --data of units that did not train it. The last table compares failures with the predicted
@@ -101,7 +102,7 @@ def _print(name: str, found: list[Comparison]) -> None:
         title = (
             f"{name}: {each.units} units, planned stop {each.costs.planned:g}, failure {each.costs.failure:g}"
         )
-        headings = (f"cost per {PER} cycles", "95 % over units", "failed", "mean life")
+        headings = (f"cost per {PER} cycles", "95 % interval", "failed", "mean life")
         table = number_table(title, "policy", *headings)
         for policy in POLICIES:
             cost = each.cost_per_cycle[policy]

@@ -57,7 +57,8 @@ Windows are cut at random cycles of each unit, and each unit is predicted at eve
 Units that did not fail are left out; in the table of windows, failed units are reweighted to stand for
 them. With --rul, which gives true RULs, each unit is predicted at its last reading, as in NASA's test.
 Use units that did not train the bundle: on its own training data the errors are too low. The model card
-has the errors of cross-validation.
+has the errors of cross-validation. Intervals are by bootstrap over units, or over their groups where the
+fleet has the key `group`.
 
 Example: rul evaluate bundles/mine --fleet fleet.toml --data new_units.csv --plot pictures
 
@@ -193,7 +194,8 @@ def _window_tables(session: Session, manifest: Manifest, windows: WindowSet) -> 
     with Console(stderr=True).status(f"predicting {len(windows)} windows"):
         answers = session.answer_all(windows)
         lower, upper = answers["rul_interval"].T
-        answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit, windows.weight)
+        of_units = windows.unit, windows.group, windows.weight
+        answered = Answered(windows.rul, answers["rul"], lower, upper, *of_units)
         thirds = by_answer(answered, cap=manifest.cap)
         return (
             windows_table(manifest, answered, answers["failure_probability"]),
@@ -208,7 +210,7 @@ def _judge_lives(
     screen = Console(stderr=True)
     shown = track(units, "predicting every cycle", console=screen, transient=True)
     lives = answer_lives(session, manifest, shown)
-    with screen.status("bootstrap over units"):
+    with screen.status("bootstrap"):
         bands = by_rul(join_lives(lives), cap=manifest.cap)
         tables = (
             lives_table(manifest, prognostic_figures(lives, cap=manifest.cap), lives),
@@ -226,10 +228,10 @@ def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) ->
     """Tabulate the metrics of windows and of their failure probabilities, [W, K]."""
     found = figures(answered, cap=manifest.cap)
     truth, weight = answered.truth, answered.weight
-    brier = brier_figures(stated, truth, answered.unit, horizons=manifest.horizons, weight=weight)
+    brier = brier_figures(stated, truth, answered.group, horizons=manifest.horizons, weight=weight)
     count, units = len(answered.truth), len(set(answered.unit.tolist()))
     title = f"{manifest.name}: {count} windows of {units} units, RUL capped at {manifest.cap:g}"
-    table = number_table(title, "figure", "value", "95 % over units")
+    table = number_table(title, "figure", "value", "95 % interval")
     for name, title in TITLES.items():
         if name in found:
             table.add_row(title, *cells(found[name], digits=3))
@@ -243,7 +245,7 @@ def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) ->
 def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence[Life]) -> Table:
     """Tabulate the metrics of whole lives, from the cycle where the RUL meets the cap."""
     title = f"{manifest.name}: {len(lives)} lives, every cycle from RUL {manifest.cap:g} on, mean over units"
-    table = number_table(title, "figure", "value", "95 % over units")
+    table = number_table(title, "figure", "value", "95 % interval")
     for name, title in OF_LIVES.items():
         table.add_row(title, *cells(found[name], digits=3))
     return table
@@ -251,7 +253,7 @@ def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence
 
 def bands_table(title: str, bands: Sequence[Band]) -> Table:
     """Tabulate the metrics of bands, each above its 95 % interval."""
-    title = f"{title}, 95 % over units below"
+    title = f"{title}, 95 % interval below"
     table = number_table(title, "RUL", "windows", "RMSE", "bias", "coverage", "width")
     in_cycles = (band.figures[name] for band in bands for name in ("rmse", "bias", "width"))
     is_large = any(abs(end) >= LARGE for each in in_cycles for end in (each.low, each.high))

@@ -115,7 +115,7 @@ def reliability_picture(lives: Sequence[Life], bands: Sequence[Band], manifest: 
     coverage.axhline(nominal, color=VERMILLION, linestyle="--", label=f"nominal {nominal:.0%}")
     coverage.set_ylim(0, 1.05)
     coverage.legend(loc="lower right", **LEGEND)
-    title = "width (lines: 95 % by bootstrap over units)"
+    title = "width (lines: 95 % by bootstrap)"
     _bars(quiet(width, title, x, "width of the interval, cycles"), bands, "width")
     return figure
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from export.bundle import Manifest
-from model.dataset import answerable, join_windows, make_windows, windows_ending_at
+from model.dataset import answerable, group_of, join_windows, make_windows, windows_ending_at
 from model.domain import NOVELTY_LIMIT, InvalidData, Trajectory, WindowSet
 from model.files import data_sha256, format_of
 from model.fleet import Fleet, fleet_named
@@ -88,9 +88,8 @@ def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajector
             answers = session.answer_some(windows, which, OF_LIVES)
             truth = windows.rul[which] if unit.failed else np.full(len(which), np.nan, np.float32)
             lower, upper = answers["rul_interval"].T
-            failure = answers["failure_probability"]
-            life = Life(unit.unit, windows.last_cycle[which], truth, answers["rul"], lower, upper, failure)
-            lives.append(life)
+            answered = truth, answers["rul"], lower, upper, answers["failure_probability"]
+            lives.append(Life(unit.unit, windows.last_cycle[which], *answered, group_of(unit)))
     if not lives:
         raise nothing_to_answer(manifest)
     return lives

@@ -34,7 +34,8 @@ def probe_windows(manifest: Manifest) -> WindowSet:
         lengths,
         np.concatenate([last_cycle, np.resize([np.nan, 0.0, -5.0, 1e30, 1.0, 200.0], 16)]).astype(np.float32),
         np.zeros(64, np.float32),
-        np.array(["probe"] * 64),
+        unit := np.array(["probe"] * 64),
+        unit,
         np.ones(64, np.float32),
     )
 

@@ -283,21 +283,21 @@ def with_tail(quantile: FloatArray, lower: float, *, coverage: float) -> FloatAr
 
 
 def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> Answered:
-    """Build the intervals of each held-out unit from the errors of all other units.
+    """Build the intervals of each held-out group of units from the errors of all others.
 
-    On the windows that set an interval, its coverage is nominal by construction; leaving one unit out, or one
-    of `MOST_LEFT_OUT` groups of units, estimates the coverage for a new unit.
+    On the windows that set an interval, its coverage is nominal by construction; leaving one group out, or
+    one of `MOST_LEFT_OUT` sets of groups, estimates the coverage for a new one.
     """
-    error, group = normalised_error(read, windows, cap=cap), at_cap(read.unclipped, cap=cap)
-    bounds, (_, unit) = np.zeros((len(windows), 2)), np.unique(windows.unit, return_inverse=True)
-    for left_out in range(min(unit.max() + 1, MOST_LEFT_OUT) if unit.any() else 0):
-        own = unit % MOST_LEFT_OUT == left_out
-        others = interval_bounds(
-            error[~own], group[~own], unit[~own], windows.weight[~own], coverage=coverage
-        )
-        bounds[own] = others[group[own]]
+    error, kind = normalised_error(read, windows, cap=cap), at_cap(read.unclipped, cap=cap)
+    bounds, weight = np.zeros((len(windows), 2)), windows.weight
+    unit, group = (np.unique(each, return_inverse=True)[1] for each in (windows.unit, windows.group))
+    for left_out in range(min(group.max() + 1, MOST_LEFT_OUT) if group.any() else 0):
+        own = group % MOST_LEFT_OUT == left_out
+        others = interval_bounds(error[~own], kind[~own], unit[~own], weight[~own], coverage=coverage)
+        bounds[own] = others[kind[own]]
     rul = np.clip(read.unclipped, 0.0, cap)
-    return Answered(windows.rul, rul, *interval_ends(read, bounds, cap=cap), windows.unit, windows.weight)
+    ends = interval_ends(read, bounds, cap=cap)
+    return Answered(windows.rul, rul, *ends, windows.unit, windows.group, weight)
 
 
 def interval_ends(read: Read, bounds: FloatArray, *, cap: float) -> tuple[FloatArray, FloatArray]:

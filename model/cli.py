@@ -207,7 +207,7 @@ def _report(name: str, metrics: dict[str, float], curve: Sequence[Check], out: P
 
 def _metrics_table(name: str, metrics: dict[str, float]) -> Table:
     title = f"{name}: cross-validation on truncated windows of held-out units"
-    table = number_table(title, "figure", "value", "95 % over units")
+    table = number_table(title, "figure", "value", "95 % interval")
     titles = {f"crossvalidation_{name}": title for name, title in TITLES.items()} | BOOSTING_TITLES
     for figure, title in titles.items():
         if figure in metrics:

@@ -29,7 +29,7 @@ from model.calibration import (
     scale_factors,
     with_lacking,
 )
-from model.dataset import Split, answerable, held_out_windows, join_windows, windows_ending_at
+from model.dataset import Split, answerable, group_of, held_out_windows, join_windows, windows_ending_at
 from model.domain import BoolArray, FloatArray, Trajectory, WindowSet, capped_rul, concatenated
 from model.evaluation import Answered, Figure
 from model.faithfulness import (
@@ -188,7 +188,9 @@ def _life(fold: Fold, trajectory: Trajectory, every: int, most_missing: float) -
         answers = fold.net.distribution(torch.from_numpy(rul)[:, None], torch.from_numpy(read.scale)[:, None])
     interval, failure = (each.numpy() for each in answers[:2])
     lower, upper = interval.T
-    return Life(trajectory.unit, windows.last_cycle, windows.rul, rul, lower, upper, failure)
+    return Life(
+        trajectory.unit, windows.last_cycle, windows.rul, rul, lower, upper, failure, group_of(trajectory)
+    )
 
 
 def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:

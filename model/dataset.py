@@ -95,6 +95,7 @@ class CutWindows:
     last_cycle: FloatArray
     rul: FloatArray
     unit: NDArray[np.str_]
+    group: NDArray[np.str_]
     weight: FloatArray
 
     def __len__(self) -> int:
@@ -113,6 +114,7 @@ class CutWindows:
             last_cycle=self.last_cycle[which],
             rul=self.rul[which],
             unit=self.unit[which],
+            group=self.group[which],
             weight=self.weight[which],
         )
 
@@ -127,7 +129,7 @@ class CutWindows:
 
     def keep(self, which: IntArray) -> CutWindows:
         """Return the windows with these indices, uncut."""
-        names = ("ends", "last_cycle", "rul", "unit", "weight")
+        names = ("ends", "last_cycle", "rul", "unit", "group", "weight")
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
@@ -154,6 +156,7 @@ def make_windows(units: Sequence[Trajectory], *, length: int) -> CutWindows:
         last_cycle=cycles.astype(np.float32),
         rul=cycles_until(last, cycles).astype(np.float32),
         unit=np.repeat([unit.unit for unit in units], sizes),
+        group=np.repeat([group_of(unit) for unit in units], sizes),
         weight=np.repeat([unit.weight for unit in units], sizes).astype(np.float32),
     )
 
@@ -246,7 +249,7 @@ def split_units(units: Iterable[str], *, parts: int, seed: int) -> list[list[str
 
 
 def group_of(trajectory: Trajectory) -> str:
-    """Return the name of what a fold holds out or trains as a whole: the unit's group, or the unit."""
+    """Return the name of what is held out and resampled as a whole: the unit's group, or the unit."""
     return trajectory.group or trajectory.unit
 
 

@@ -1,7 +1,6 @@
 """Types and pure functions of remaining useful life.
 
-This module knows only numpy and the standard library, not how data is stored, trained on, exported
-or served.
+This module knows only numpy and the standard library, not how data is stored, trained on or served.
 
 Shape letters, used everywhere: B batch, T cycles in a window, F columns, N cycles in a
 trajectory, W windows, H attention heads, C classes.
@@ -157,7 +156,7 @@ class Trajectory:
     readings: FloatArray  # float32 [N, F], schema order and engineering units, NaN = missing
     failed: bool  # The last cycle is the failure; False: censored, the record ends earlier, without RUL label
     weight: float = 1.0  # Weight of a failed unit; above 1 if units were censored at a lower age
-    group: str = ""  # Its units stay together in the folds; empty: the unit has none
+    group: str = ""  # Its units are held out and resampled together; empty: the unit alone is
 
     def __post_init__(self) -> None:
         if self.cycles.ndim != 1 or self.readings.ndim != 2 or len(self.cycles) != len(self.readings):
@@ -188,6 +187,7 @@ class WindowSet:
     last_cycle: FloatArray  # float32 [W], the unit's cycle number at each window's last reading
     rul: FloatArray  # float32 [W], cycles left at the last reading, not capped; censored: NaN or lower bound
     unit: NDArray[np.str_]  # str [W], the unit of each window
+    group: NDArray[np.str_]  # str [W], the group of each unit, or the unit
     weight: FloatArray  # float32 [W], weight of the unit
 
     def __len__(self) -> int:

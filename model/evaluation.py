@@ -1,4 +1,4 @@
-"""Evaluation of answers: errors in cycles, with bootstrap intervals over units.
+"""Evaluation of answers: errors in cycles, with bootstrap intervals over units, or over groups of units.
 
 Truth and answers are both capped, as they are reported. This module must not know networks or files.
 """
@@ -52,6 +52,7 @@ class Answered:
     lower: FloatArray  # Lower bound of the interval
     upper: FloatArray  # Upper bound of the interval; at the cap it means "at least"
     unit: NDArray[np.str_]  # The unit of each window
+    group: NDArray[np.str_]  # The group of each unit, or the unit
     weight: FloatArray  # Weight of its unit
 
     def take(self, which: IntArray | BoolArray) -> Answered:
@@ -61,7 +62,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure with its 95 % interval, by bootstrap over units."""
+    """One figure with its 95 % interval, by bootstrap over units, or groups of units."""
 
     value: float
     low: float
@@ -106,8 +107,7 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
 
     `score` is NASA's, the mean per window, and absent above `SCORE_CAP`. `rmse_below_cap` and
     `coverage_below_cap` are of the windows with a true RUL below the cap, where an answer can be too late,
-    and absent without one. Windows count by their `weight`. Whole units are resampled, because the errors
-    of one unit are correlated.
+    and absent without one. Windows count by their `weight`. Whole groups are resampled (`bootstrapped`).
     """
     if len(answered.truth) == 0:
         raise InvalidData("nothing to evaluate: no window of a unit with a known failure")
@@ -132,7 +132,7 @@ def figures(answered: Answered, *, cap: float) -> dict[str, Figure]:
     }
     if not below.any():
         del of_windows["rmse_below_cap"], of_windows["coverage_below_cap"]
-    return bootstrapped(of_windows, answered.unit)
+    return bootstrapped(of_windows, answered.group)
 
 
 def rmse_difference(ours: Answered, theirs: Answered, *, cap: float) -> Figure:
@@ -141,14 +141,14 @@ def rmse_difference(ours: Answered, theirs: Answered, *, cap: float) -> Figure:
         raise InvalidData("answers to different windows cannot be compared")
     truth = capped_rul(ours.truth, cap=cap)
     one, other = (root_of(mean_of(np.square(each.rul - truth), ours.weight)) for each in (ours, theirs))
-    return bootstrapped({"rmse": lambda total: one(total) - other(total)}, ours.unit)["rmse"]
+    return bootstrapped({"rmse": lambda total: one(total) - other(total)}, ours.group)["rmse"]
 
 
 def boosting_figures(answered: Answered, boosted: FloatArray, *, cap: float) -> dict[str, Figure]:
     """Compare answers of a network with `boosted` ones to the same windows, [W].
 
     `rmse` and `rmse_below_cap` are those of gradient boosting. `difference` is the RMSE of the network
-    less that of gradient boosting, with units resampled in pairs.
+    less that of gradient boosting, with groups resampled in pairs.
     """
     rival = replace(answered, rul=boosted, lower=boosted, upper=boosted)
     found = {name: figure for name, figure in figures(rival, cap=cap).items() if name.startswith("rmse")}
@@ -172,16 +172,19 @@ def boosting_caution(metrics: Mapping[str, float]) -> str | None:
 
 
 def bootstrapped(
-    statistics: Mapping[str, Statistic], unit: NDArray[Any], *, resamples: int = RESAMPLES
+    statistics: Mapping[str, Statistic], group: NDArray[Any], *, resamples: int = RESAMPLES
 ) -> dict[str, Figure]:
-    """Compute figures of rows with 95 % intervals, by resampling whole units [W].
+    """Compute figures of rows with 95 % intervals, by resampling whole groups [W], mostly of one unit each.
 
+    Errors of one unit are correlated, and so are those of units of one group. This is the pairs cluster
+    bootstrap of Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with clustered
+    errors" (Review of Economics and Statistics 90(3), 2008).
     Resamples without a value (NaN) are ignored; the interval is NaN if all are.
     """
     rng = np.random.default_rng(0)
-    names, which = np.unique(unit, return_inverse=True)
+    names, which = np.unique(group, return_inverse=True)
     count = len(names)
-    times = np.ones((1 + resamples, count))  # how often each unit counts
+    times = np.ones((1 + resamples, count))  # how often each group counts
     for row in times[1:]:
         row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
 

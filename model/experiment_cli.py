@@ -164,7 +164,7 @@ def _printed(wanted: Wanted, found: Found) -> tuple[Wanted, Found]:
 
 def silenced_table(label: str, silenced: Sequence[Silenced]) -> Table:
     """Tabulate the RMSE without each head."""
-    title = f"{label}: held-out RMSE without one head, cycles; 95 % over units"
+    title = f"{label}: held-out RMSE without one head, cycles, with 95 % intervals"
     table = number_table(title, "silenced head", "RMSE", "more than with all heads")
     for each in silenced:
         table.add_row(str(each.head), shown(each.rmse), shown(each.more))

@@ -204,7 +204,7 @@ def _run_fold(
         held_out = held_out_windows(split)
         answer = BASELINES[wanted.name](split.training, _standardise(split, fleet), fleet.cap)
         rul = answer(held_out)
-        answered = Answered(held_out.rul, rul, rul, rul, held_out.unit, held_out.weight)
+        answered = Answered(held_out.rul, rul, rul, rul, held_out.unit, held_out.group, held_out.weight)
     else:
         plan = Plan(trajectories, fleet, row.network, config, folds, row.options)
         split, trainer, reference = plan.stage(fold)
@@ -308,5 +308,5 @@ def _answered(folds: Sequence[Fold], nets: Sequence[RulNetwork]) -> Answered:
     for fold, net in zip(folds, nets, strict=True):
         windows = fold.windows
         rul = np.clip(read_windows(net, windows).unclipped, 0.0, net.config.cap)
-        parts.append(Answered(windows.rul, rul, rul, rul, windows.unit, windows.weight))
+        parts.append(Answered(windows.rul, rul, rul, rul, windows.unit, windows.group, windows.weight))
     return concatenated(parts)

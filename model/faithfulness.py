@@ -71,7 +71,7 @@ class Faithfulness:
     beyond_place: FloatArray  # [W], see `agreement_beyond_place`
     leak: FloatArray  # [W], see `leak`
     sensors: FloatArray  # [W], see `sensor_agreement`; NaN without contributions of columns
-    unit: NDArray[np.str_]  # [W]
+    group: NDArray[np.str_]  # [W]
     single: FloatArray  # [W, T], with each cycle hidden alone; 0 on padding
     rows: IntArray  # [W], indices of these windows, which are long enough, among the given ones
 
@@ -140,24 +140,24 @@ def measure_faithfulness(
     single = np.zeros(base.valid.shape)
     for t in range(lengths.max()):
         single[:, t] = base.change((place == t)[None, :])
-    ranking, unit = base.ranking, base.windows.unit
+    ranking, group = base.ranking, base.windows.group
     pairs = zip(ranking, single, there, strict=True)
     return Faithfulness(
         shares,
         {choice: np.stack(changes) for choice, changes in hidden.items()},
         {choice: np.stack(changes) for choice, changes in kept.items()},
         np.array([rank_correlation(a[own], b[own]) for a, b, own in pairs]),
-        agreement_beyond_place(ranking, single, there, lengths, unit),
+        agreement_beyond_place(ranking, single, there, lengths, group),
         leak(ranking, single, there),
         sensor_agreement(base.of_sensors, base.effects()),
-        unit,
+        group,
         single,
         np.flatnonzero(long),
     )
 
 
 def faithfulness_figures(found: Faithfulness) -> dict[str, Figure]:
-    """Compute means over windows and their ratios, with bootstrap intervals over units.
+    """Compute means over windows and their ratios, with bootstrap intervals over groups.
 
     For each share in per cent, such as 20: `hidden_20_attended`, `hidden_20_random`,
     `hidden_20_last`, `hidden_20_over_random`, `hidden_20_over_last`, and so for `kept`; and the mean of
@@ -172,7 +172,7 @@ def faithfulness_figures(found: Faithfulness) -> dict[str, Figure]:
                 statistics[f"{name}_{choice}"] = mean_of(changes[choice][k])
             for other in ("random", "last"):
                 statistics[f"{name}_over_{other}"] = ratio_of(changes["attended"][k], changes[other][k])
-    return bootstrapped(statistics, found.unit)
+    return bootstrapped(statistics, found.group)
 
 
 def join_faithfulness(parts: Sequence[Faithfulness]) -> Faithfulness:
@@ -183,7 +183,7 @@ def join_faithfulness(parts: Sequence[Faithfulness]) -> Faithfulness:
         {choice: np.concatenate([part.kept[choice] for part in parts], axis=1) for choice in CHOICES},
         *(
             np.concatenate([getattr(part, name) for part in parts])
-            for name in ("agreement", "beyond_place", "leak", "sensors", "unit", "single", "rows")
+            for name in ("agreement", "beyond_place", "leak", "sensors", "group", "single", "rows")
         ),
     )
 
@@ -252,19 +252,19 @@ def _ranks_down(values: FloatArray, valid: BoolArray, rng: np.random.Generator) 
 
 
 def agreement_beyond_place(
-    ranking: FloatArray, single: FloatArray, there: BoolArray, lengths: IntArray, unit: NDArray[np.str_]
+    ranking: FloatArray, single: FloatArray, there: BoolArray, lengths: IntArray, group: NDArray[np.str_]
 ) -> FloatArray:
     """Compute the rank agreement that a cycle's place does not explain, [W, T] -> [W].
 
     `single` [W, T] is the change of the RUL from hiding each cycle alone, of those that are `there`. The
-    control is its mean profile over the windows of other units, by lag. The result is the partial rank
-    correlation given the control; NaN if there is no other unit.
+    control is its mean profile over the windows of other groups, by lag. The result is the partial rank
+    correlation given the control; NaN if there is no other group.
     """
     rows, cycles = np.nonzero(there)
     lag = lengths[rows] - 1 - cycles
     total = single.sum(axis=1, where=there)
     part = single[rows, cycles] / np.where(total > 0, total, 1.0)[rows]
-    names, owner = np.unique(unit, return_inverse=True)
+    names, owner = np.unique(group, return_inverse=True)
     sums, counts = np.zeros((2, len(names), single.shape[1]))
     np.add.at(sums, (owner[rows], lag), part)
     np.add.at(counts, (owner[rows], lag), 1.0)

@@ -126,7 +126,7 @@ def inspected_trajectories(
         InvalidData: the data would ruin the training.
     """
     with Console(stderr=True).status("reading data"):
-        rows, _ = read_rows(data, kind, with_failure=not true_ruls, with_groups=folds is not None)
+        rows, _ = read_rows(data, kind, with_failure=not true_ruls, with_groups=True)
         facts = inspect_rows(rows, kind)
     found = findings(facts, kind, folds=folds, seed=seed, true_ruls=true_ruls)
     if folds is not None:

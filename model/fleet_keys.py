@@ -52,9 +52,11 @@ KEYS: Final = (
         "and a skipped one counts as missing. Dates number each unit's readings 1, 2, .. in order of time, "
         "so files must hold whole lives; those without a zone are in UTC, so write local ones with their "
         "offset."),
-    Key(TOP, "group", "the unit", "Column; units with the same value are in the same fold.",
+    Key(TOP, "group", "the unit",
+        "Column; units with the same value are in the same fold, and are left out and resampled together.",
         "The machine if units are its lives; the batch or plant if its units wear alike. Without it, "
-        "networks are judged on units like those they trained on, and figures flatter them."),
+        "networks are judged on units like those they trained on, and figures flatter them, with "
+        "too narrow intervals."),
     Key(TOP, "cap", "125.0", "RUL in cycles above which an answer is \"at least\".",
         "About where wear begins to show. Too high: the model guesses from the average life. "
         "Too low: it warns late. `rul inspect` suggests one."),

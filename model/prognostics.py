@@ -49,6 +49,7 @@ class Life:
     lower: FloatArray  # [N] lower bound of the interval
     upper: FloatArray  # [N] upper bound of the interval
     failure_probability: FloatArray  # [N, K] for each horizon
+    group: str  # Its group, or the unit
 
     @property
     def end(self) -> float:
@@ -63,11 +64,18 @@ def join_lives(lives: Sequence[Life]) -> Answered:
             Answered(
                 *(life.truth, life.rul, life.lower, life.upper),
                 unit=np.full(len(life.truth), life.unit),
+                group=np.full(len(life.truth), life.group),
                 weight=np.ones(len(life.truth)),
             )
             for life in lives
         ]
     )
+
+
+def groups_of(lives: Sequence[Life]) -> NDArray[np.str_]:
+    """Return the group of each life, named by the place of its first life: the order decides the draws."""
+    first: dict[str, int] = {}
+    return np.array([str(first.setdefault(life.group, i)) for i, life in enumerate(lives)])
 
 
 def within_alpha(life: Life, *, cap: float) -> float:
@@ -77,7 +85,7 @@ def within_alpha(life: Life, *, cap: float) -> float:
     if there is no prediction.
 
     >>> cycle, truth, rul = (np.array(values) for values in ([1, 2, 3], [2, 1, 0], [2, 2, 0]))
-    >>> unit = Life("1", cycle, truth, rul, rul - 1, rul + 1, np.zeros((3, 0)))
+    >>> unit = Life("1", cycle, truth, rul, rul - 1, rul + 1, np.zeros((3, 0)), "1")
     >>> within_alpha(unit, cap=125.0)
     0.5
     """
@@ -149,7 +157,7 @@ def life_coverage(life: Life, *, cap: float) -> float:
 
 
 def prognostic_figures(lives: Sequence[Life], *, cap: float) -> dict[str, Figure]:
-    """Compute each metric's mean over units, with bootstrap intervals over units.
+    """Compute each metric's mean over units, with bootstrap intervals over groups.
 
     Units without predictions are ignored.
     """
@@ -168,8 +176,7 @@ def prognostic_figures(lives: Sequence[Life], *, cap: float) -> dict[str, Figure
     statistics = {
         name: mean_of(np.array([metric(life) for life in lives])) for name, metric in of_life.items()
     }
-    names = np.array([str(i) for i in range(len(lives))])
-    return bootstrapped(statistics, names)
+    return bootstrapped(statistics, groups_of(lives))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,19 +249,19 @@ def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int) -> 
 def brier_figures(
     probability: FloatArray,
     truth: FloatArray,
-    unit: NDArray[np.str_],
+    group: NDArray[np.str_],
     *,
     horizons: Sequence[int],
     weight: FloatArray | None = None,
 ) -> dict[int, Figure]:
-    """Compute the Brier score of each horizon from [W, K], [W], unit and weight [W]: 0 is perfect.
+    """Compute the Brier score of each horizon from [W, K], [W], group and weight [W]: 0 is perfect.
 
     The score is the mean square of probability minus outcome (0 or 1): Brier, "Verification of forecasts
     expressed in terms of probability" (Monthly Weather Review 78, 1950).
     """
     square = np.square(probability - (truth[:, None] <= np.array(horizons)))
     statistics = {str(horizon): mean_of(square[:, k], weight) for k, horizon in enumerate(horizons)}
-    found = bootstrapped(statistics, unit)
+    found = bootstrapped(statistics, group)
     return {horizon: found[str(horizon)] for horizon in horizons}
 
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from model.decision import Costs, FleetLife, Forecast, best_fixed_age, cost_curve, remaining_life
 from model.domain import FloatArray, InvalidData
 from model.evaluation import Figure, Total, bootstrapped, ratio_of
 from model.fleet import Fleet
 from model.outputs import whole_file
-from model.prognostics import Life
+from model.prognostics import Life, groups_of
 
 HELD_OUT_FILE: Final = "held_out.npz"
 COLUMNS: Final = ("cycle", "truth", "rul", "lower", "upper", "failure_probability")
@@ -42,7 +41,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Cost per cycle of each policy at one pair of costs, bootstrapped over units."""
+    """Cost per cycle of each policy at one pair of costs, bootstrapped over groups."""
 
     costs: Costs
     units: int
@@ -97,8 +96,7 @@ def compare(held: HeldOut, costs: Costs) -> Comparison:
     def saved_share(total: Total) -> FloatArray:
         return 1.0 - rates["ours"](total) / rates["fixed age"](total)
 
-    units: NDArray[np.str_] = np.array([str(i) for i in range(len(ends))])
-    found = bootstrapped(rates | {"saved": saved_share}, units)
+    found = bootstrapped(rates | {"saved": saved_share}, groups_of(held.lives))
     saved = found.pop("saved")
     return Comparison(
         costs,
@@ -134,7 +132,10 @@ def save_held_out(folder: Path, lives: Sequence[Life], fold: Sequence[int], flee
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(life, name) for life in lives]).astype(np.float32) for name in COLUMNS
     }
-    units: dict[str, Any] = {"unit": np.array([life.unit for life in lives]), "fold": np.array(fold)}
+    units: dict[str, Any] = {
+        name: np.array([getattr(life, name) for life in lives]) for name in ("unit", "group")
+    }
+    units["fold"] = np.array(fold)
     facts: dict[str, Any] = {"horizons": np.array(fleet.horizons), "cap": fleet.cap}
     facts["coverage"] = fleet.nominal_coverage
     with whole_file(folder / HELD_OUT_FILE) as part:
@@ -154,7 +155,9 @@ def load_held_out(folder: Path) -> HeldOut:
         rows = kept["row_unit"] >= 0  # a mask: columns of another length are refused
         starts = np.searchsorted(kept["row_unit"], np.arange(1, len(kept["unit"])))
         columns = [np.split(kept[name][rows].astype(np.float64), starts) for name in COLUMNS]
-        lives = [Life(*own) for own in zip(kept["unit"].tolist(), *columns, strict=True)]
+        groups = kept.get("group", kept["unit"])  # runs of earlier versions
+        own = zip(kept["unit"].tolist(), *columns, groups.tolist(), strict=True)
+        lives = [Life(*each) for each in own]
         return cross_fitted_lives(
             lives,
             kept["fold"].tolist(),

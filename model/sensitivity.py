@@ -37,7 +37,7 @@ class Sensitivity:
     # about their mean; 0 in windows that are not full.
     about_lag: FloatArray
     about_mean: FloatArray
-    unit: NDArray[np.str_]  # [W]
+    group: NDArray[np.str_]  # [W]
 
 
 def wear_direction(reference: ReferenceStatistics, settings: Sequence[int]) -> FloatArray:
@@ -81,12 +81,12 @@ def measure_sensitivity(ask: Ask, windows: WindowSet, worn: FloatArray) -> Sensi
         moved=_moved(ask, windows),
         about_lag=np.stack([about_lag for about_lag, _ in squares], axis=1),
         about_mean=np.stack([about_mean for _, about_mean in squares], axis=1),
-        unit=windows.unit,
+        group=windows.group,
     )
 
 
 def sensitivity_figures(found: Sensitivity) -> dict[str, Figure]:
-    """Compute figures over windows, with bootstrap intervals over units.
+    """Compute figures over windows, with bootstrap intervals over groups.
 
     `anomaly`: evidence of cycles with a sudden wear, over that without. `lag_attention` and `lag_heads`:
     share of the variance that lag alone explains, of `attention` and of all heads. `moved`: mean.
@@ -98,7 +98,7 @@ def sensitivity_figures(found: Sensitivity) -> dict[str, Figure]:
         "lag_heads": ratio_of(by_lag[:, 1], found.about_mean[:, 1]),
         "moved": mean_of(found.moved),
     }
-    return bootstrapped(statistics, found.unit)
+    return bootstrapped(statistics, found.group)
 
 
 def _moved(ask: Ask, windows: WindowSet) -> FloatArray:

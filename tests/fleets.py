@@ -71,17 +71,20 @@ def windows_of(
     lengths: ArrayLike | None = None,
     rul: ArrayLike = np.nan,
     unit: Sequence[str] | None = None,
+    group: Sequence[str] | None = None,
     weight: ArrayLike = 1.0,
 ) -> WindowSet:
-    """Make windows [W, T, F] that end at cycle 50; by default full ones, each of a different unit."""
+    """Make windows [W, T, F] that end at cycle 50; by default full ones, each of a unit without a group."""
     made = np.array(readings, np.float32)
     count, cycles, _ = made.shape
+    names = [str(i) for i in range(count)] if unit is None else unit
     return WindowSet(
         made,
         np.full(count, cycles) if lengths is None else np.array(lengths),
         np.full(count, 50, np.float32),
         np.full(count, rul, np.float32),
-        np.array([str(i) for i in range(count)] if unit is None else unit),
+        np.array(names),
+        np.array(names if group is None else group),
         np.full(count, weight, np.float32),
     )
 

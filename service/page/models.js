@@ -195,7 +195,7 @@ const FAITH = [
 ];
 
 function accuracy({ metrics, training }) {
-  const accurate = measured("Accuracy", `Cross-validation on ${number(training.units)} units in ${number(training.folds)} folds: each predicted by a network that never saw it. In cycles; 95% by bootstrap over units.`, metrics, "crossvalidation", MEASURES);
+  const accurate = measured("Accuracy", `Cross-validation on ${number(training.units)} units in ${number(training.folds)} folds: each predicted by a network that never saw it. In cycles; 95% by bootstrap over ${training.config.group === undefined ? "units" : "groups of units"}.`, metrics, "crossvalidation", MEASURES);
   const faithful = measured("What its explanations are worth", "Rank correlations and ratios on held-out units, where cycles and sensors were hidden; 1 is best for an agreement, 0 for what is left.", metrics, "attention", FAITH);
   return (accurate || faithful) && [h("h2", { class: "section" }, "Measured before it served"), h("div", { class: "now" }, accurate, faithful)];
 }

@@ -88,7 +88,7 @@ def _answered(net: RulNetwork, windows: WindowSet) -> Answered:
     with torch.no_grad():
         interval = net.distribution(torch.from_numpy(rul)[:, None], torch.from_numpy(read.scale)[:, None])[0]
     lower, upper = interval.numpy().T
-    return Answered(windows.rul, rul, lower, upper, windows.unit, windows.weight)
+    return Answered(windows.rul, rul, lower, upper, windows.unit, windows.group, windows.weight)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def test_a_bundles_answer_moves_more_where_more_attended_cycles_become_typical(t
     typical = Typical(manifest).of(windows.readings)
     found = measure_faithfulness(asked(session, manifest), windows, typical, draws=2)
 
-    assert set(found.unit) == {unit.unit for unit in units}
+    assert set(found.group) == {unit.unit for unit in units}
     assert all(np.isfinite(moves).all() for moves in found.hidden.values())
     assert found.hidden["attended"][-1].mean() > found.hidden["attended"][0].mean()
     assert (np.abs(found.agreement) <= 1).all()

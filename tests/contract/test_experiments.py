@@ -253,7 +253,7 @@ def test_rul_experiment_prints_its_findings_the_row_its_heads_and_the_difference
     shown = " ".join(result.stdout.split())
     label = "selfattention hidden=4 convolution=4 heads=2 batch=8"
     assert shown.startswith(f"| {label} |")
-    assert "without one head, cycles; 95 % over units" in shown
+    assert "without one head, cycles, with 95 % intervals" in shown
     assert [line.split()[1] for line in result.stdout.splitlines() if line.startswith("│")] == ["0", "1"]
     assert f"{label} - mean: " in shown
 

@@ -333,8 +333,14 @@ def card_of(manifest, **training):
 def test_the_card_says_that_units_of_a_group_are_in_one_fold(manifest):
     grouped = card_of(manifest, config=manifest.training.config | {"group": "plant"})
 
-    assert " folds, those of one `plant` in one fold. A network trained" in " ".join(grouped.split())
-    assert "in one fold" not in card_of(manifest)
+    assert " folds, those of one `plant`, a group, in one fold. A network trained" in " ".join(
+        grouped.split()
+    )
+    assert "by bootstrap over groups." in grouped
+    assert "with the\ngroup's own errors left out." in grouped
+    alone = card_of(manifest)
+    assert "in one fold" not in alone
+    assert "by bootstrap over units." in alone
 
 
 @pytest.mark.parametrize("given", [[], ["reads_settings=true"]])

@@ -186,7 +186,7 @@ def test_windows_too_short_to_hide_a_share_of_are_left_out():
         valid = np.arange(30) < asked.lengths[:, None]
         return Reply((asked.readings[:, :, 0] * valid).sum(1), valid / valid.sum(1, keepdims=True))
 
-    assert measure_faithfulness(ask, windows, np.zeros((2, 30, 1), np.float32)).unit.tolist() == ["1"]
+    assert measure_faithfulness(ask, windows, np.zeros((2, 30, 1), np.float32)).group.tolist() == ["1"]
     with pytest.raises(InvalidData, match="20 cycles or more"):
         measure_faithfulness(ask, windows.take(np.array([0])), np.zeros((1, 30, 1), np.float32))
 

@@ -232,6 +232,7 @@ def test_units_of_a_group_are_held_out_together_and_its_running_units_do_not_tra
     folds = [split_fold(lives, PUMPS, fold=k, folds=4, seed=0, truncations=1) for k in range(4)]
 
     judged = [{pumps[int(unit)] for unit in fold.held_out.unit} for fold in folds]
+    assert [set(fold.held_out.group) for fold in folds] == judged
     assert sorted(map(sorted, judged)) == [["a"], ["b"], ["c"], ["d"]]
     for fold, apart in zip(folds, judged, strict=True):
         assert {life.group for life in fold.trained} == {life.group for life in fold.censored}

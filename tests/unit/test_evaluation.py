@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import astuple, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,10 +26,13 @@ from model.prognostics import by_answer
 from tests.fleets import windows_of
 
 
-def answered(truth, rul, *, half_width=10.0, unit=None, weight=1.0):
+def answered(truth, rul, *, half_width=10.0, unit=None, group=None, weight=1.0):
     truth, rul = np.asarray(truth, np.float32), np.asarray(rul, np.float32)
     names = np.array([str(i) for i in range(len(truth))] if unit is None else unit)
-    return Answered(truth, rul, rul - half_width, rul + half_width, names, np.full(len(truth), weight))
+    groups = names if group is None else np.array(group)
+    return Answered(
+        truth, rul, rul - half_width, rul + half_width, names, groups, np.full(len(truth), weight)
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,29 @@ def test_the_bootstrap_resamples_units_and_not_windows():
     many = figures(answered([50] * 200, [50] * 100 + [60] * 100, unit=["a"] * 100 + ["b"] * 100), cap=125.0)
 
     assert many["bias"] == few["bias"]
+
+
+def noisy(**names):
+    """Sixty windows with errors of their own."""
+    rng = np.random.default_rng(5)
+    truth = rng.uniform(0, 100, 60)
+    return answered(truth, truth + rng.normal(0, 8, 60), **names)
+
+
+def test_the_bootstrap_resamples_the_groups_of_units_whole():
+    unit, group = [str(i % 12) for i in range(60)], [str(i % 4) for i in range(60)]
+    grouped, alone = noisy(unit=unit, group=group), noisy(unit=group)
+
+    assert figures(grouped, cap=80.0) == figures(alone, cap=80.0)
+    boosted = grouped.truth + 5.0
+    assert boosting_figures(grouped, boosted, cap=80.0) == boosting_figures(alone, boosted, cap=80.0)
+
+
+def test_figures_without_a_group_are_those_of_units_to_the_bit():
+    found = figures(noisy(unit=[str(i % 12) for i in range(60)]), cap=80.0)
+
+    assert astuple(found["rmse"]) == (8.091411099396458, 6.802939524698407, 9.380813060893539)
+    assert astuple(found["coverage_below_cap"]) == (0.8, 0.6749728260869565, 0.9047619047619048)
 
 
 def test_every_figure_lies_within_its_interval():
@@ -204,6 +230,23 @@ def test_a_unit_does_not_set_its_own_interval():
     found = held_out_coverage(read, windows, cap=200.0, coverage=0.9)
 
     assert not ((found.lower <= windows.rul) & (windows.rul <= found.upper))[odd].any()
+
+
+def test_a_group_does_not_set_the_interval_of_its_units():
+    read, windows = calibration_windows(units=4, each=10)
+    odd = np.isin(windows.unit, ["2", "3"])
+    windows.rul[odd] += 60.0  # both lives of one machine
+    windows = replace(windows, group=np.where(odd, "machine", windows.unit))
+
+    found = held_out_coverage(read, windows, cap=200.0, coverage=0.9)
+
+    assert not ((found.lower <= windows.rul) & (windows.rul <= found.upper))[odd].any()
+
+
+def test_intervals_without_a_group_leave_out_units_to_the_bit():
+    found = held_out_coverage(*calibration_windows(units=12, each=5), cap=125.0, coverage=0.9)
+
+    assert (float(found.lower.sum()), float(found.upper.sum())) == (2607.629663646221, 3531.7143501341343)
 
 
 def test_of_many_units_a_group_is_left_out_at_once(monkeypatch):

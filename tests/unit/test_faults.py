@@ -27,7 +27,12 @@ def windows():
     readings = np.stack([unit(4).readings, unit(4).readings + 1000])
     readings[1, 2:] = np.nan
     return WindowSet(
-        readings, np.array([4, 2]), np.array([9.0, 2.0]), np.full(2, np.nan), np.array(["1", "2"]), np.ones(2)
+        readings,
+        np.array([4, 2]),
+        np.array([9.0, 2.0]),
+        np.full(2, np.nan),
+        *[np.array(["1", "2"])] * 2,
+        np.ones(2),
     )
 
 

@@ -36,7 +36,7 @@ def test_half_of_the_gaps_end_within_the_last_cycles():
 def test_readings_beside_a_gap_stay():
     readings = np.arange(2 * 10 * 3, dtype=np.float32).reshape(2, 10, 3)
     numbers = np.full(2, 10.0, np.float32)
-    windows = WindowSet(readings, np.full(2, 10), numbers, numbers, np.array(["a", "b"]), np.ones(2))
+    windows = WindowSet(readings, np.full(2, 10), numbers, numbers, *[np.array(["a", "b"])] * 2, np.ones(2))
 
     gapped = with_gaps(windows, torch.Generator().manual_seed(2)).readings
 

@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from model.domain import InvalidData
-from model.evaluation import Answered
+from model.evaluation import Answered, figures
 from model.prognostics import (
     EDGES,
     Life,
@@ -14,6 +16,7 @@ from model.prognostics import (
     by_rul,
     cumulative_relative_accuracy,
     ignorant_brier,
+    join_lives,
     life_coverage,
     monotonicity,
     prognostic_figures,
@@ -26,18 +29,20 @@ from tests.examples import examples
 CAP = 10.0
 
 
-def life(rul, *, truth=None, half_width=1.0, unit="1"):
+def life(rul, *, truth=None, half_width=1.0, unit="1", group=None):
     """A unit answered with `rul` while its RUL counts down to 0."""
     rul = np.array(rul, dtype=float)
     truth = np.arange(len(rul) - 1.0, -1.0, -1.0) if truth is None else np.array(truth, dtype=float)
     cycle = truth[0] - truth + 1.0
-    return Life(unit, cycle, truth, rul, rul - half_width, rul + half_width, np.zeros((len(rul), 0)))
+    return Life(
+        unit, cycle, truth, rul, rul - half_width, rul + half_width, np.zeros((len(rul), 0)), group or unit
+    )
 
 
 def answered(truth, rul, *, half_width=1.0, unit=None):
     truth, rul = np.array(truth, dtype=float), np.array(rul, dtype=float)
-    names = [str(i) for i in range(len(truth))] if unit is None else unit
-    return Answered(truth, rul, rul - half_width, rul + half_width, np.array(names), np.ones(len(truth)))
+    names = np.array([str(i) for i in range(len(truth))] if unit is None else unit)
+    return Answered(truth, rul, rul - half_width, rul + half_width, names, names, np.ones(len(truth)))
 
 
 PERFECT = life([5, 4, 3, 2, 1, 0])
@@ -130,12 +135,40 @@ def test_a_unit_without_predictions_does_not_spoil_the_figures_of_the_others():
 
 def test_figures_are_means_over_units_and_not_over_cycles():
     long_and_right = life(np.arange(9.0, -1.0, -1.0))
-    short_and_wrong = life([9.0, 9.0])
+    short_and_wrong = life([9.0, 9.0], unit="2")
 
     found = prognostic_figures([long_and_right, short_and_wrong], cap=CAP)
 
     assert found["within_alpha"].value == 0.5
     assert (found["within_alpha"].low, found["within_alpha"].high) == (0.0, 1.0)
+
+
+def noisy_lives(groups):
+    """Twelve lives with errors of their own, in these groups."""
+    rng = np.random.default_rng(5)
+    return [
+        life(np.arange(8.0, -1.0, -1.0) + rng.normal(0, 1, 9), unit=f"u{i}", group=groups[i])
+        for i in range(12)
+    ]
+
+
+def test_figures_of_lives_without_a_group_are_those_of_units_to_the_bit():
+    found = prognostic_figures(noisy_lives([f"u{i}" for i in range(12)]), cap=CAP)["monotonicity"]
+
+    assert (found.value, found.low, found.high) == (0.5416666666666666, 0.4375, 0.625)
+
+
+def test_lives_of_a_group_are_resampled_together():
+    """Two machines, whose lives all repeat: their intervals are those of two lives."""
+    right, wrong = life(np.arange(9.0, -1.0, -1.0)), life([9.0, 9.0])
+    lives = [replace(each, unit=f"{n}", group=str(n % 2)) for n, each in enumerate([right, wrong] * 6)]
+
+    found, two = (prognostic_figures(each, cap=CAP)["within_alpha"] for each in (lives, lives[:2]))
+
+    assert found == two
+    assert (
+        figures(join_lives(lives), cap=CAP)["coverage"] == figures(join_lives(lives[:2]), cap=CAP)["coverage"]
+    )
 
 
 def test_no_unit_is_said():

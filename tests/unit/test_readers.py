@@ -307,7 +307,7 @@ def test_a_unit_of_two_groups_is_refused_with_its_line(tmp_path):
         read_rows(grouped(tmp_path / "a.csv", "X", "Y"), GROUPED, with_groups=True)
 
 
-def test_the_column_of_groups_is_not_needed_where_nothing_is_split_into_folds(tmp_path):
+def test_the_column_of_groups_is_not_needed_where_units_are_only_predicted(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(f"{HEADER}\n1,1,1,2,3")
 

@@ -26,7 +26,7 @@ def life_of(end, *, width=2.0, error=0.0, every=1):
     rul = np.clip(truth + error, 0.0, CAP)
     probability = (rul[:, None] <= np.array(HORIZONS)).astype(float)
     bounds = np.clip(rul - width, 0.0, CAP), np.clip(rul + width, 0.0, CAP)
-    return Life(str(end), cycle, truth, rul, *bounds, probability)
+    return Life(str(end), cycle, truth, rul, *bounds, probability, str(end))
 
 
 def held(**options):
@@ -94,6 +94,24 @@ def test_held_out_predictions_survive_the_file(tmp_path):
     assert [life.unit for life in read.lives] == [life.unit for life in lives]
     assert read.horizons == HORIZONS
     assert compare(read, Costs(1.0, 20.0)) == compare(held(), Costs(1.0, 20.0))
+
+
+def test_lives_of_a_kept_group_are_resampled_together(tmp_path):
+    lives = [replace(life_of(end, error=7.0), group=str(n % 2)) for n, end in enumerate([90, 300] * 4)]
+    save_held_out(tmp_path, lives, FOLDS, replace(PUMPS, cap=CAP, horizons=HORIZONS))
+
+    found = compare(load_held_out(tmp_path), Costs(1.0, 20.0)).cost_per_cycle["run to failure"]
+
+    assert (found.low, found.high) == (20.0 / 300, 20.0 / 90)
+
+
+def test_a_run_of_an_earlier_version_has_no_groups(tmp_path):
+    save_held_out(tmp_path, [life_of(end) for end in ENDS], FOLDS, replace(PUMPS, cap=CAP, horizons=HORIZONS))
+    with np.load(tmp_path / HELD_OUT_FILE) as stored:
+        kept = {name: stored[name] for name in stored if name != "group"}
+    np.savez(tmp_path / HELD_OUT_FILE, **kept)
+
+    assert [life.group for life in load_held_out(tmp_path).lives] == [str(end) for end in ENDS]
 
 
 def test_reading_twice_the_lives_converts_no_more_arrays(tmp_path):

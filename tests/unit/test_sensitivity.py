@@ -99,7 +99,7 @@ def test_parts_are_joined_in_order(windows):
 
     found = concatenated([one, other])
 
-    assert found.unit.tolist() == UNITS
+    assert found.group.tolist() == UNITS
     np.testing.assert_array_equal(found.before, np.concatenate([one.before, other.before]))
 
 
