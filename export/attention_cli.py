@@ -166,23 +166,17 @@ def _measure(
         figures |= hidden
         for said in sentences(end_weights(answers, windows.lengths, found)):
             console.print(said, highlight=False)
-    several = len(set(windows.unit.tolist())) > 1
-    console.print(figures_table(manifest, figures, several=several))
+    console.print(figures_table(manifest, figures))
 
 
-def figures_table(manifest: Manifest, figures: Mapping[str, Figure], *, several: bool) -> Table:
-    """Tabulate figures with their meanings, and intervals if there are several units.
-
-    Figures without a value are omitted.
-    """
+def figures_table(manifest: Manifest, figures: Mapping[str, Figure]) -> Table:
+    """Tabulate figures with their intervals and meanings; figures without a value are omitted."""
     table = Table(title=f"{manifest.name}: what the explanation is worth", show_lines=True)
-    for heading in ("figure", "value, 95 %\ninterval" if several else "value", "meaning"):
+    for heading in ("figure", "value, 95 %\ninterval", "meaning"):
         table.add_column(heading)
     known = {name: figure for name, figure in figures.items() if np.isfinite(figure.value)}
     for name, meaning in meanings(known, explains_readings=manifest.explains_readings).items():
-        figure = known[name]
-        value = stacked(figure, digits=2) if several else f"{figure.value:.2f}"
-        table.add_row(meaning.title, value, meaning.sentence)
+        table.add_row(meaning.title, stacked(known[name], digits=2), meaning.sentence)
     return table
 
 
@@ -245,10 +239,7 @@ def redundant_pairs(apart: FloatArray) -> str:
 
 def faithfulness_table(manifest: Manifest, found: Faithfulness, figures: Mapping[str, Figure]) -> Table:
     """Tabulate how far the RUL moves when cycles are hidden, and when all other cycles are."""
-    several = len(set(found.group.tolist())) > 1
-    title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.group)} windows"
-    if several:
-        title += "; 95 % interval below"
+    title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.group)} windows; 95 % interval below"
     most = "evident" if manifest.explains_readings else "attended"
     headings = (f"most\n{most}", "random", "last", f"{most} /\nrandom", f"{most} /\nlast")
     table = number_table(title, "cycles", *headings)
@@ -259,7 +250,7 @@ def faithfulness_table(manifest: Manifest, found: Faithfulness, figures: Mapping
             table.add_row(
                 f"{share:.0%} {verb}",
                 *(f"{figures[f'{name}_{choice}'].value:.1f}" for choice in CHOICES),
-                *(stacked(ratio, digits=2) if several else f"{ratio.value:.2f}" for ratio in ratios),
+                *(stacked(ratio, digits=2) for ratio in ratios),
             )
         table.add_section()
     return table

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 from export.bundle import Manifest, Training
 from model.cells import plain_number
 from model.domain import NOVELTY_LIMIT
-from model.evaluation import BOOSTING_TITLES, TITLES, boosting_caution
+from model.evaluation import BOOSTING_TITLES, TITLES, boosting_caution, named_figure
 from model.prognostics import THIRDS
+from model.screen import shown
 
 LISTED: Final = 3
 """Maximum data files to name."""
@@ -277,4 +278,4 @@ def _options(values: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _figure(metrics: dict[str, float], name: str) -> str:
-    return f"{metrics[name]:.2f} [{metrics[name + '_low']:.2f}, {metrics[name + '_high']:.2f}]"
+    return shown(named_figure(metrics, name))

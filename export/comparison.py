@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,8 +70,8 @@ def comparison_table(bundles: tuple[str, str], found: Comparison) -> Table:
 
 def verdict(bundles: tuple[str, str], difference: Figure) -> str:
     """Say which bundle has the smaller error."""
+    if isnan(difference.low):
+        return "One unit, or one group of units, does not tell which bundle has the smaller error."
     if difference.low <= 0 <= difference.high:
         return "The difference may be chance: its 95 % interval includes 0."
-    if difference.low == difference.high:  # every resample of one unit is that unit
-        return "One unit does not tell which bundle has the smaller error."
     return f"{bundles[difference.value > 0]} has the smaller error."

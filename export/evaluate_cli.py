@@ -58,7 +58,7 @@ Units that did not fail are left out; in the table of windows, failed units are 
 them. With --rul, which gives true RULs, each unit is predicted at its last reading, as in NASA's test.
 Use units that did not train the bundle: on its own training data the errors are too low. The model card
 has the errors of cross-validation. Intervals are by bootstrap over units, or over their groups where the
-fleet has the key `group`.
+fleet has the key `group`; one alone has none.
 
 Example: rul evaluate bundles/mine --fleet fleet.toml --data new_units.csv --plot pictures
 
@@ -256,7 +256,7 @@ def bands_table(title: str, bands: Sequence[Band]) -> Table:
     title = f"{title}, 95 % interval below"
     table = number_table(title, "RUL", "windows", "RMSE", "bias", "coverage", "width")
     in_cycles = (band.figures[name] for band in bands for name in ("rmse", "bias", "width"))
-    is_large = any(abs(end) >= LARGE for each in in_cycles for end in (each.low, each.high))
+    is_large = any(abs(end) >= LARGE for each in in_cycles for end in (each.value, each.low, each.high))
     digits = 0 if is_large else 1
     for band in bands:
         shown = band.figures

@@ -14,7 +14,7 @@ from rich.table import Table
 from model import experiment_cli, fleet_cli
 from model.cluster import Cluster, RayAddress, connected
 from model.domain import MODEL_NAME, RulError, printable
-from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
+from model.evaluation import BOOSTING_TITLES, TITLES, boosting_caution, named_figure
 from model.experiment_cli import Seed, Settings, Threads
 from model.files import data_sha256
 from model.fleet import fleet_named
@@ -211,5 +211,5 @@ def _metrics_table(name: str, metrics: dict[str, float]) -> Table:
     titles = {f"crossvalidation_{name}": title for name, title in TITLES.items()} | BOOSTING_TITLES
     for figure, title in titles.items():
         if figure in metrics:
-            table.add_row(title, *cells(Figure(*(metrics[figure + end] for end in ("", "_low", "_high")))))
+            table.add_row(title, *cells(named_figure(metrics, figure)))
     return table

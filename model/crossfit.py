@@ -8,7 +8,7 @@ training.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -197,7 +197,7 @@ def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:
     """Measure faithfulness and sensitivity on held-out windows, with a fifth of the cycles hidden.
 
     Names as in `faithfulness_figures` and `sensitivity_figures`; empty if every window is too short,
-    and without figures that are not finite.
+    and without figures that have no value.
     """
     every = max(1, sum(len(fold.windows) for fold in folds) // HIDDEN_WINDOWS)
     parts: list[tuple[Faithfulness, Sensitivity]] = []
@@ -209,7 +209,7 @@ def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:
         return {}
     hiding, changing = zip(*parts, strict=True)
     found = faithfulness_figures(join_faithfulness(hiding)) | sensitivity_figures(concatenated(changing))
-    return {name: figure for name, figure in found.items() if np.isfinite(astuple(figure)).all()}
+    return {name: figure for name, figure in found.items() if np.isfinite(figure.value)}
 
 
 def _explained(fold: Fold, windows: WindowSet) -> tuple[Faithfulness, Sensitivity]:

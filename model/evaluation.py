@@ -62,7 +62,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure with its 95 % interval, by bootstrap over units, or groups of units."""
+    """One figure with its 95 % interval, by bootstrap over units, or groups of units; NaN without one."""
 
     value: float
     low: float
@@ -179,7 +179,8 @@ def bootstrapped(
     Errors of one unit are correlated, and so are those of units of one group. This is the pairs cluster
     bootstrap of Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with clustered
     errors" (Review of Economics and Statistics 90(3), 2008).
-    Resamples without a value (NaN) are ignored; the interval is NaN if all are.
+    Resamples without a value (NaN) are ignored. The interval is NaN if all are, or if a single group has
+    values: every resample would repeat it.
     """
     rng = np.random.default_rng(0)
     names, which = np.unique(group, return_inverse=True)
@@ -188,16 +189,39 @@ def bootstrapped(
     for row in times[1:]:
         row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
 
-    def total(values: FloatArray) -> FloatArray:
-        return times @ np.bincount(which, weights=values, minlength=count)
+    def figure(statistic: Statistic) -> Figure:
+        groups = 0  # that have values
 
-    found: dict[str, Figure] = {}
-    for name, statistic in statistics.items():
+        def total(values: FloatArray) -> FloatArray:
+            nonlocal groups
+            sums = np.bincount(which, weights=values, minlength=count)
+            groups = max(groups, np.count_nonzero(sums))
+            return times @ sums
+
         value, *others = statistic(total).tolist()
-        known = [other for other in others if not math.isnan(other)]
+        known = [other for other in others if not math.isnan(other)] if groups > 1 else []
         low, high = np.quantile(known, (0.025, 0.975)) if known else (math.nan, math.nan)
-        found[name] = Figure(value, float(low), float(high))
-    return found
+        return Figure(value, float(low), float(high))
+
+    return {name: figure(statistic) for name, statistic in statistics.items()}
+
+
+def named_figures(part: str, found: Mapping[str, Figure]) -> dict[str, float]:
+    """Name values and bounds `crossvalidation_rmse`, `crossvalidation_rmse_low` and so on.
+
+    A figure without an interval has no bounds.
+    """
+    flat: dict[str, float] = {}
+    for name, figure in found.items():
+        flat[f"{part}_{name}"] = figure.value
+        if not math.isnan(figure.low):
+            flat |= {f"{part}_{name}_low": figure.low, f"{part}_{name}_high": figure.high}
+    return flat
+
+
+def named_figure(metrics: Mapping[str, float], name: str) -> Figure:
+    """Return the figure of this name in the metrics of a run, as `named_figures` names it."""
+    return Figure(metrics[name], *(metrics.get(f"{name}_{end}", math.nan) for end in ("low", "high")))
 
 
 def mean_of(values: FloatArray | BoolArray, weight: FloatArray | None = None) -> Statistic:

@@ -42,7 +42,7 @@ from model.crossfit import (
 )
 from model.dataset import Split, held_out_windows, split_fold, train_all
 from model.domain import FloatArray, Trajectory, capped_rul
-from model.evaluation import Figure, boosting_figures, figures, root_mean_square_error
+from model.evaluation import boosting_figures, figures, named_figures, root_mean_square_error
 from model.fleet import Fleet
 from model.layers import set_buffer
 from model.network import RulNetwork
@@ -292,14 +292,14 @@ def calibrate(
     fit_distribution(net, *joined(folds))
     answered, cap = cross_fitted(folds), net.config.cap
     metrics = {
-        **_flat("crossvalidation", figures(answered, cap=cap)),
-        **_flat("boosting", boosting_figures(answered, boosted, cap=cap)),
-        **_flat("attention", attention_worth(folds)),
+        **named_figures("crossvalidation", figures(answered, cap=cap)),
+        **named_figures("boosting", boosting_figures(answered, boosted, cap=cap)),
+        **named_figures("attention", attention_worth(folds)),
     }
     for band in by_answer(answered, cap=cap):
         third = round(band.high / cap * THIRDS)
         own = {name: band.figures[name] for name in ("coverage", "width")}
-        metrics |= {f"third_{third}_windows": float(band.windows), **_flat(f"third_{third}", own)}
+        metrics |= {f"third_{third}_windows": float(band.windows), **named_figures(f"third_{third}", own)}
     return metrics
 
 
@@ -337,13 +337,3 @@ def _record(net: RulNetwork, plan: Plan, source: Source, *, units: int) -> dict[
             "given": dict(source.given),
         },
     }
-
-
-def _flat(part: str, found: dict[str, Figure]) -> dict[str, float]:
-    """Name values and bounds `crossvalidation_rmse`, `crossvalidation_rmse_low` and so on."""
-    flat: dict[str, float] = {}
-    for name, figure in found.items():
-        flat[f"{part}_{name}"] = figure.value
-        flat[f"{part}_{name}_low"] = figure.low
-        flat[f"{part}_{name}_high"] = figure.high
-    return flat

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from model.training import Check, Watcher
 
+NO_INTERVAL: Final = "none"
+"""Interval of a figure of a single unit, or of a single group of units."""
 LINES: Final = 20
 """Number of log lines of a whole training."""
 
@@ -69,19 +71,25 @@ def number_table(title: str, name: str, *numbers: str) -> Table:
 
 
 def cells(figure: Figure, factor: float = 1.0, *, digits: int = 2, unit: str = "") -> tuple[str, str]:
-    """Format a figure and its interval."""
+    """Format a figure and its interval; see `NO_INTERVAL`."""
     value, low, high = (factor * each for each in (figure.value, figure.low, figure.high))
-    return f"{value:.{digits}f}{unit}", f"{low:.{digits}f} .. {high:.{digits}f}{unit}"
+    return f"{value:.{digits}f}{unit}", _interval(f"{low:.{digits}f} .. {high:.{digits}f}{unit}", low)
 
 
 def shown(figure: Figure, digits: int = 2) -> str:
-    """Format a figure before its interval."""
-    return f"{figure.value:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
+    """Format a figure before its interval, if it has one."""
+    bounds = "" if math.isnan(figure.low) else f" [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
+    return f"{figure.value:.{digits}f}{bounds}"
 
 
 def stacked(figure: Figure, *, digits: int) -> str:
-    """Format a figure above its interval."""
-    return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"
+    """Format a figure above its interval; see `NO_INTERVAL`."""
+    interval = _interval(f"{figure.low:.{digits}f}..{figure.high:.{digits}f}", figure.low)
+    return f"{figure.value:.{digits}f}\n{interval}"
+
+
+def _interval(shown: str, low: float) -> str:
+    return NO_INTERVAL if math.isnan(low) else shown
 
 
 def digits_apart(low: float, high: float) -> int:

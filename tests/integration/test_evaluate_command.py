@@ -25,6 +25,7 @@ from model.evaluation import Figure
 from model.fleet import FailureRule, fleet_toml
 from model.outputs import CannotWrite
 from model.prognostics import Band, by_rul, join_lives
+from model.writers import csv_text
 from tests.commands import rul, write_pumps
 from tests.fleets import write_fleet
 from tests.tiny_bundle import FLEET, pumps
@@ -60,6 +61,21 @@ def test_every_figure_of_windows_lives_and_rul_fits_a_plain_terminal(evaluate):
     ):  # fmt: skip
         assert words in said
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_units_of_one_group_have_no_interval(tiny_bundle, tmp_path):
+    header, *lines = csv_text(pumps(units=2, seed=21), FLEET.schema).decode().splitlines()
+    data = tmp_path / "pumps.csv"
+    data.write_text("\n".join([f"{header},plant", *(f"{line},A" for line in lines)]))
+    (tmp_path / "pumps.toml").write_text(fleet_toml(replace(FLEET, group_column="plant")))
+
+    result = rul("evaluate", tiny_bundle.path, "--data", data, "--fleet", tmp_path / "pumps.toml")
+
+    assert result.exit_code == 0, result.exception
+    of_windows, by_answer, of_lives, *_ = re.findall("┏.*?┘", result.stdout, re.DOTALL)
+    for table in (of_windows, of_lives):
+        assert all(line.split("│")[3].strip() == "none" for line in table.splitlines()[3:-1])
+    assert "none" in by_answer
 
 
 def test_figures_of_thousands_of_cycles_fit_a_plain_terminal():
@@ -195,7 +211,7 @@ def test_two_bundles_are_compared_on_the_windows_that_the_first_is_judged_by(
     assert result.exit_code == 0, result.exception
     assert "RMSE of 35 windows, cycles, RUL capped at 40" in result.stdout
     (new, *_), (old, *_) = row(result, "│ [new] "), row(result, "│ old ")
-    difference, low, high = row(result, "difference, units in pairs")
+    difference, low, high = row(result, "difference, in pairs")
     assert new == pytest.approx(row(result, "│ RMSE, cycles")[0], abs=6e-3)
     assert difference == pytest.approx(new - old, abs=0.011)
     assert low <= difference <= high < 0
@@ -242,7 +258,11 @@ def test_models_of_other_lengths_and_caps_are_compared_at_the_same_cycles_up_to_
         (-0.2, 0.1, "The difference may be chance: its 95 % interval includes 0."),
         (-0.2, -0.1, "new has the smaller error."),
         (0.1, 0.2, "old has the smaller error."),
-        (0.1, 0.1, "One unit does not tell which bundle has the smaller error."),
+        (
+            np.nan,
+            np.nan,
+            "One unit, or one group of units, does not tell which bundle has the smaller error.",
+        ),
     ],
 )
 def test_a_difference_says_which_bundle_has_the_smaller_error(low, high, said):

@@ -20,9 +20,19 @@ from model.calibration import (
 from model.crossfit import Fold, scaled_by_rul
 from model.decision import FleetLife, Forecast, remaining_life
 from model.domain import InvalidData
-from model.evaluation import TITLES, Answered, boosting_caution, boosting_figures, figures, nasa_score
+from model.evaluation import (
+    TITLES,
+    Answered,
+    boosting_caution,
+    boosting_figures,
+    figures,
+    named_figure,
+    named_figures,
+    nasa_score,
+)
 from model.network import Distribution, NetworkConfig
 from model.prognostics import by_answer
+from model.screen import cells, shown, stacked
 from tests.fleets import windows_of
 
 
@@ -103,6 +113,25 @@ def test_figures_without_a_group_are_those_of_units_to_the_bit():
 
     assert astuple(found["rmse"]) == (8.091411099396458, 6.802939524698407, 9.380813060893539)
     assert astuple(found["coverage_below_cap"]) == (0.8, 0.6749728260869565, 0.9047619047619048)
+
+
+@pytest.mark.parametrize("units", ["aaaa", "aabb"], ids=["one unit", "one unit below the cap"])
+def test_a_figure_of_one_unit_has_no_interval(units):
+    found = figures(answered([50, 60, 300, 300], [55, 60, 120, 125], unit=[*units]), cap=125.0)
+
+    assert found["rmse_below_cap"].value == pytest.approx(12.5**0.5)
+    assert np.isnan([found["rmse_below_cap"].low, found["coverage_below_cap"].high]).all()
+    assert np.isnan(found["rmse"].low) == (units == "aaaa")
+
+
+def test_a_figure_without_an_interval_keeps_none_among_the_metrics_and_shows_none():
+    figure = figures(answered([50, 60], [55, 60], unit=["a", "a"]), cap=125.0)["bias"]
+    metrics = named_figures("crossvalidation", {"bias": figure})
+
+    assert metrics == {"crossvalidation_bias": 2.5}
+    assert shown(named_figure(metrics, "crossvalidation_bias")) == "2.50"
+    assert cells(figure) == ("2.50", "none")
+    assert stacked(figure, digits=1) == "2.5\nnone"
 
 
 def test_every_figure_lies_within_its_interval():

@@ -127,7 +127,9 @@ def test_a_unit_of_one_cycle_has_no_prediction_to_judge():
 
 
 def test_a_unit_without_predictions_does_not_spoil_the_figures_of_the_others():
-    found = prognostic_figures([PERFECT, life([0.0])], cap=CAP)
+    lives = [PERFECT, life([5, 4, 3, 2, 1, 0], unit="2"), life([0.0], unit="3")]
+
+    found = prognostic_figures(lives, cap=CAP)
 
     assert found["within_alpha"].value == 1.0
     assert found["within_alpha"].low == 1.0
