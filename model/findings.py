@@ -174,6 +174,11 @@ def _lines(found: Sequence[Finding]) -> list[str]:
 
 
 def _of_rows(facts: Inspection) -> Iterator[Finding]:
+    if all(column.commonest == 1 for column in facts.columns if column.role == "sensor"):
+        text = (
+            "[[sensors]]: expected readings that change, got one value a column; add a sensor that shows wear"
+        )
+        yield Finding("error", text)
     if facts.duplicates:
         yield Finding(
             "error",

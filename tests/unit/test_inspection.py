@@ -406,6 +406,15 @@ def test_a_column_that_says_little_or_something_wrong_is_named(inspected, said):
     assert level == ("error" if "got none" in said else "note" if said in NOTED else "warning")
 
 
+def test_sensors_that_are_all_constant_end_a_training(inspected):
+    still = each_row(lambda unit, cycle, load, *_: (unit, cycle, load, 3, 5 if cycle != "4" else ""))
+
+    with pytest.raises(
+        InvalidData, match=r"^\[\[sensors\]\]: expected readings that change, got one value a"
+    ):
+        require_trainable(inspected(change=still)[1])
+
+
 def test_units_that_end_far_from_the_others_are_named_where_all_should_have_failed(inspected):
     def stopped(text):
         return "\n".join(line for line in text.splitlines() if not re.match(r"[27],(2[1-9]|[3-9]\d),", line))
