@@ -34,8 +34,11 @@ _NUMERIC: Final = (
 )  # fmt: skip
 
 
-class MissingColumns(InvalidData):
-    """A file lacks columns; the message lists those that it has."""
+OTHER_NAMES: Final = (
+    ". If its columns have other names, describe them in a fleet file: `rul fleet init` writes a first one, "
+    "--fleet FILE uses it; in Python, rename the columns of a DataFrame"
+)
+"""Advice for a file that is read by the names of a model's columns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,11 +319,10 @@ def present(
     optional: Sequence[str] = (),
     keys: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """Return which of the wanted columns a file has.
+    """Return which of the wanted columns a file has; some are `optional` where no fleet file names them.
 
     Raises:
-        MissingColumns: one is missing that is not optional, or all optional ones are.
-        InvalidData: the file has a column twice.
+        InvalidData: the file has a column twice, or lacks one that is not optional, or all optional ones.
     """
     repeated = sorted({name for name in wanted if header.count(name) > 1})
     if repeated:
@@ -329,10 +331,10 @@ def present(
     has_some = not optional or any(name in header for name in optional)
     lacking = [name for name in absent if not has_some or name not in optional]
     if lacking:
-        raise MissingColumns(
+        raise InvalidData(
             f"{path}: {len(lacking)} {'column' if len(lacking) == 1 else 'columns'} missing: "
             f"{', '.join(_hint(n, header, keys.get(n)) for n in lacking)}; "
-            f"the file has {', '.join(header[:40])}"
+            f"the file has {', '.join(header[:40])}{OTHER_NAMES * bool(optional)}"
         )
     return list(dict.fromkeys(name for name in wanted if name in header))
 

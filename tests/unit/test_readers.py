@@ -316,6 +316,17 @@ def test_the_column_of_groups_is_not_needed_where_units_are_only_predicted(tmp_p
         read_rows(path, GROUPED, with_groups=True)
 
 
+def test_a_file_with_none_of_a_models_columns_is_refused_with_the_way_to_describe_it(tmp_path):
+    path = write(tmp_path, "unit,cycle,shaking", "a,1,2")
+
+    with pytest.raises(
+        InvalidData, match=r"the file has unit, cycle, shaking. If its columns .* `rul fleet init`"
+    ):
+        read_trajectories(path, PUMPS, allow_absent=True)  # as `rul predict`, `score` and `attention` do
+    with pytest.raises(InvalidData, match=r"the file has unit, cycle, shaking$"):
+        read_trajectories(path, PUMPS)
+
+
 def test_an_absent_column_may_be_allowed_and_is_then_missing(tmp_path):
     path = write(tmp_path, "unit,cycle,vibration", "a,1,2")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 
@@ -14,7 +13,7 @@ from model.domain import InvalidData, Trajectory
 from model.files import folder_files, format_of
 from model.fleet import Fleet, Format, fleet_named, fleet_of_schema
 from model.readers import Rows, read_with_report
-from model.tables import MissingColumns, table_of
+from model.tables import table_of
 from model.text_table import CMAPSS_COLUMNS
 from rul_client.readings import Frame
 
@@ -28,10 +27,7 @@ def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[li
     names, or the file is C-MAPSS text.
     """
     described = described_by(manifest, fleet) if fleet is not None else _recognised(path, manifest)
-    try:
-        units, report = read_with_report(path, described, run_to_failure=False, allow_absent=fleet is None)
-    except MissingColumns as error:
-        raise InvalidData(f"{error}{OTHER_NAMES * (fleet is None)}") from error
+    units, report = read_with_report(path, described, run_to_failure=False, allow_absent=fleet is None)
     absent = [name for name, count in report.missing.items() if count == report.rows]
     if len(absent) == len(manifest.columns):
         raise InvalidData(f"{path} has no reading in the columns of {manifest.name}: {', '.join(absent)}")
@@ -65,12 +61,6 @@ def read_frame(frame: Frame, manifest: Manifest) -> tuple[list[Trajectory], list
     )
     named = read if read.labels else replace(read, labels=("",))
     return Rows.of([named], fleet).trajectories(fleet, run_to_failure=False), absent
-
-
-OTHER_NAMES: Final = (
-    ". If its columns have other names, describe them in a fleet file: `rul fleet init` writes a first one, "
-    "--fleet FILE uses it; in Python, rename the columns of a DataFrame"
-)
 
 
 def described_by(manifest: Manifest, fleet: str | None) -> Fleet:

@@ -17,9 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from model.domain import InvalidData, RulError, printable
 from model.fleet import Fleet
-from model.tables import MissingColumns
 from rul_client.commands.output import NothingAnswered
-from rul_client.commands.predict.input_file import OTHER_NAMES
 from rul_client.commands.score.job import Job, Tally, total
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_table import REFUSED, read_tally
@@ -81,17 +79,14 @@ def _plan(job: Job, fleet: Fleet, console: Console) -> Plan:
     Raises:
         InvalidData: the input cannot be read.
     """
-    try:
-        with console.status("reading the sizes of all files"):
-            plan = make_plan(
-                Location.of(job.source),
-                fleet,
-                every=job.every,
-                part_readings=job.part_readings,
-                allow_absent=job.fleet is None,
-            )
-    except MissingColumns as error:
-        raise InvalidData(f"{error}{OTHER_NAMES * (job.fleet is None)}") from error
+    with console.status("reading the sizes of all files"):
+        plan = make_plan(
+            Location.of(job.source),
+            fleet,
+            every=job.every,
+            part_readings=job.part_readings,
+            allow_absent=job.fleet is None,
+        )
     if plan.absent:
         console.print(f"rul: {job.source} has no readings of {', '.join(plan.absent)}: treated as missing")
     for column, files in plan.lacking.items():
