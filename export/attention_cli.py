@@ -18,6 +18,7 @@ from export.card import meanings
 from export.evaluation_windows import matching_fleet, spread_windows
 from export.pictures import require_matplotlib
 from export.regime_readings import Typical
+from model.cells import counted
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.faithfulness import (
     CHOICES,
@@ -203,9 +204,9 @@ def _show_cycle(
 def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: WindowSet) -> Table:
     """Tabulate the entropy, width and sinks of each head, and its share outside the band."""
     names = set(windows.unit.tolist())
-    whose = f"unit {names.pop()}" if len(names) == 1 else f"{len(names)} units"
+    whose = f"unit {names.pop()}" if len(names) == 1 else counted(len(names), "unit")
     headings = ("entropy\nratio", "effective\ncycles", "first cycle\nweight", "last cycle\nweight")
-    title = f"{manifest.name}: attention in {len(windows)} windows of {whose}"
+    title = f"{manifest.name}: attention in {counted(len(windows), 'window')} of {whose}"
     table = number_table(title, "head", *headings)
     table.add_column("calibration,\nfull windows")
     for each in reports:
@@ -239,7 +240,8 @@ def redundant_pairs(apart: FloatArray) -> str:
 
 def faithfulness_table(manifest: Manifest, found: Faithfulness, figures: Mapping[str, Figure]) -> Table:
     """Tabulate how far the RUL moves when cycles are hidden, and when all other cycles are."""
-    title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.group)} windows; 95 % interval below"
+    title = f"{manifest.name}: how far the RUL moves, cycles, {counted(len(found.group), 'window')}"
+    title += "; 95 % interval below"
     most = "evident" if manifest.explains_readings else "attended"
     headings = (f"most\n{most}", "random", "last", f"{most} /\nrandom", f"{most} /\nlast")
     table = number_table(title, "cycles", *headings)

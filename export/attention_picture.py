@@ -17,6 +17,7 @@ from export.bundle import Manifest
 from export.evaluation_windows import life_windows
 from export.pictures import BLACK, BLUE, GREY, LEGEND, SKY, VERMILLION, new_picture, quiet
 from export.session import Session
+from model.cells import counted
 from model.domain import (
     MEAN_HEAD,
     FloatArray,
@@ -48,10 +49,11 @@ def attention_picture(session: Session, manifest: Manifest, trajectory: Trajecto
     answers = session.answer_all(windows)
     heads = heads_of(answers)
     many = len(heads) > 1
+    shown = counted(len(windows), "prediction")
     figure = new_picture(
         width=12,
         height=6.4 + (1.2 + 0.28 * len(heads)) * many,
-        title=f"{manifest.name}: attention over unit {trajectory.unit}, {len(windows)} predictions",
+        title=f"{manifest.name}: attention over unit {trajectory.unit}, {shown}",
     )
     ratios = ([0.9 + 0.28 * len(heads)] if many else []) + [5.6]
     grid = figure.add_gridspec(len(ratios), 3, width_ratios=(4, 1.3, 1.1), height_ratios=ratios)

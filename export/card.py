@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from export.bundle import Manifest, Training
-from model.cells import plain_number
+from model.cells import counted, plain_number
 from model.domain import NOVELTY_LIMIT
 from model.evaluation import BOOSTING_TITLES, TITLES, boosting_caution, named_figure
 from model.prognostics import THIRDS
@@ -239,7 +239,7 @@ To make the bundle again, in the folder that the paths start from:
 def _files(data_name: str) -> str:
     """Name the files of the data; if there are many, only the first."""
     names = data_name.split(", ")
-    more = f" and {len(names) - LISTED} more files" if len(names) > LISTED else ""
+    more = f" and {counted(len(names) - LISTED, 'more file')}" if len(names) > LISTED else ""
     return ", ".join(f"`{name}`" for name in names[:LISTED]) + more
 
 

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from export.bundle import Manifest
+from model.cells import counted
 from model.dataset import answerable
 from model.domain import InvalidData, WindowSet
 from model.evaluation import Answered, Figure, figures, rmse_difference
@@ -60,7 +61,7 @@ def compare(one: Model, other: Model, cut: Callable[..., WindowSet]) -> Comparis
 
 def comparison_table(bundles: tuple[str, str], found: Comparison) -> Table:
     """Tabulate the errors of two bundles, as they were given, and their difference."""
-    title = f"RMSE of {found.windows} windows, cycles, RUL capped at {found.cap:g}"
+    title = f"RMSE of {counted(found.windows, 'window')}, cycles, RUL capped at {found.cap:g}"
     table = number_table(title, "bundle", "RMSE", "95 % interval")
     for bundle, rmse in zip(bundles, found.rmse, strict=True):
         table.add_row(escape(bundle), *cells(rmse))

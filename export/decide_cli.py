@@ -12,6 +12,7 @@ from rich.progress import track
 from export.bundle import BundleFolder, find_bundle
 from export.evaluate_cli import CAUTION, reliability_table, with_known_failure
 from export.evaluation_windows import answer_lives, is_training_data, matching_fleet
+from model.cells import counted
 from model.decision import Costs, FleetLife, InvalidCosts
 from model.replay import HELD_OUT_FILE, POLICIES, Comparison, HeldOut, compare, load_held_out
 from model.screen import cells, number_table, tell
@@ -67,7 +68,7 @@ def decide(
         name, held = Path(source).name, load_held_out(Path(source))
     else:
         name, held = source, _predicted(find_bundle(source), data, fleet or "cmapss")
-    with Console(stderr=True).status(f"replaying {len(held.lives)} lives"):
+    with Console(stderr=True).status(f"replaying {counted(len(held.lives), 'unit')}"):
         found = [compare(held, pair) for pair in pairs]
     _print(name, found)
     Console().print(reliability_table(name, held.lives, held.horizons))
@@ -99,9 +100,8 @@ def _predicted(bundle: BundleFolder, data: list[Path] | None, fleet: str) -> Hel
 def _print(name: str, found: list[Comparison]) -> None:
     console = Console()
     for each in found:
-        title = (
-            f"{name}: {each.units} units, planned stop {each.costs.planned:g}, failure {each.costs.failure:g}"
-        )
+        costs = f"planned stop {each.costs.planned:g}, failure {each.costs.failure:g}"
+        title = f"{name}: {counted(each.units, 'unit')}, {costs}"
         headings = (f"cost per {PER} cycles", "95 % interval", "failed", "mean life")
         table = number_table(title, "policy", *headings)
         for policy in POLICIES:

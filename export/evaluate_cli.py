@@ -27,7 +27,7 @@ from export.evaluation_windows import (
     require_failures,
 )
 from export.pictures import require_matplotlib
-from model.cells import plain_number
+from model.cells import counted, plain_number
 from model.censoring import failed_units
 from model.dataset import answerable, truncated_windows
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
@@ -181,7 +181,7 @@ def with_known_failure(
     units = failed_units(trajectories)
     censored = len(trajectories) - len(units)
     if not units:
-        raise InvalidData(f"none of {censored} units failed: {instead}")
+        raise InvalidData(f"none of {counted(censored, 'unit')} failed: {instead}")
     if kind.failure is None:
         require_failures(session, manifest, units, instead=instead)
     if censored:
@@ -191,7 +191,7 @@ def with_known_failure(
 
 def _window_tables(session: Session, manifest: Manifest, windows: WindowSet) -> tuple[Table, Table]:
     """Predict windows and tabulate their metrics, over all and by predicted RUL."""
-    with Console(stderr=True).status(f"predicting {len(windows)} windows"):
+    with Console(stderr=True).status(f"predicting {counted(len(windows), 'window')}"):
         answers = session.answer_all(windows)
         lower, upper = answers["rul_interval"].T
         of_units = windows.unit, windows.group, windows.weight
@@ -230,7 +230,8 @@ def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) ->
     truth, weight = answered.truth, answered.weight
     brier = brier_figures(stated, truth, answered.group, horizons=manifest.horizons, weight=weight)
     count, units = len(answered.truth), len(set(answered.unit.tolist()))
-    title = f"{manifest.name}: {count} windows of {units} units, RUL capped at {manifest.cap:g}"
+    shown = f"{counted(count, 'window')} of {counted(units, 'unit')}"
+    title = f"{manifest.name}: {shown}, RUL capped at {manifest.cap:g}"
     table = number_table(title, "figure", "value", "95 % interval")
     for name, title in TITLES.items():
         if name in found:
@@ -244,7 +245,8 @@ def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) ->
 
 def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence[Life]) -> Table:
     """Tabulate the metrics of whole lives, from the cycle where the RUL meets the cap."""
-    title = f"{manifest.name}: {len(lives)} lives, every cycle from RUL {manifest.cap:g} on, mean over units"
+    shown = counted(len(lives), "unit")
+    title = f"{manifest.name}: {shown}, every cycle from RUL {manifest.cap:g} on, mean over units"
     table = number_table(title, "figure", "value", "95 % interval")
     for name, title in OF_LIVES.items():
         table.add_row(title, *cells(found[name], digits=3))
@@ -276,7 +278,8 @@ def reliability_table(name: str, lives: Sequence[Life], horizons: Sequence[int])
     """Tabulate failures beside the stated probabilities, at every prediction of whole lives."""
     truth = np.concatenate([life.truth for life in lives])
     stated = np.concatenate([life.failure_probability for life in lives])
-    title = f"{name}: failures by stated probability, {len(truth)} predictions of {len(lives)} lives"
+    shown = f"{counted(len(truth), 'prediction')} of {counted(len(lives), 'unit')}"
+    title = f"{name}: failures by stated probability, {shown}"
     table = number_table(title, "stated", *(f"failed within {horizon}" for horizon in horizons))
     columns = [reliability(stated[:, k], truth, horizon=horizon) for k, horizon in enumerate(horizons)]
     for row, (low, high) in enumerate(pairwise(EDGES)):

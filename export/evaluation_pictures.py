@@ -23,6 +23,7 @@ from export.pictures import (
     new_picture,
     quiet,
 )
+from model.cells import counted
 from model.domain import FloatArray, capped_rul
 from model.prognostics import ALPHA, Band, Life, reliability
 
@@ -82,7 +83,9 @@ def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
     below = truth < manifest.cap
     truth, error = truth[below], error[below]
     figure = new_picture(
-        width=10, height=5, title=f"{manifest.name}: error of the RUL at every cycle of {len(lives)} units"
+        width=10,
+        height=5,
+        title=f"{manifest.name}: error of the RUL at every cycle of {counted(len(lives), 'unit')}",
     )
     main, side = figure.subplots(1, 2, width_ratios=(4, 1), sharey=True)
     y = "answer - truth, cycles (above 0: failure comes earlier than predicted)"
@@ -105,7 +108,9 @@ def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
 def reliability_picture(lives: Sequence[Life], bands: Sequence[Band], manifest: Manifest) -> Figure:
     """Draw the calibration of probabilities and the coverage and width of intervals."""
     figure = new_picture(
-        width=13, height=4.6, title=f"{manifest.name}: reliability at every cycle of {len(lives)} units"
+        width=13,
+        height=4.6,
+        title=f"{manifest.name}: reliability at every cycle of {counted(len(lives), 'unit')}",
     )
     diagram, coverage, width = figure.subplots(1, 3)
     _draw_reliability(diagram, lives, manifest)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from export.bundle import Manifest
+from model.cells import counted
 from model.dataset import answerable, group_of, join_windows, make_windows, windows_ending_at
 from model.domain import NOVELTY_LIMIT, InvalidData, Trajectory, WindowSet
 from model.files import data_sha256, format_of
@@ -167,9 +168,8 @@ def _one_a_line(path: Path, units: Sequence[str]) -> dict[str, float]:
         raise InvalidData(f"{path}: cannot be read: {error}") from error
     numbers = [(n, line.strip()) for n, line in enumerate(lines, start=1) if line.strip()]
     if len(numbers) != len(units):
-        raise InvalidData(
-            f"{path}: expected one number for each of {len(units)} units, got {len(numbers)} lines"
-        )
+        expected = f"expected {counted(len(units), 'number')}, one a unit"
+        raise InvalidData(f"{path}: {expected}, got {counted(len(numbers), 'line')}")
     if [*units] not in (sorted(units), sorted(units, key=_by_number)):
         first, second = next((a, b) for a, b in pairwise(units) if _by_number(a) > _by_number(b))
         raise InvalidData(

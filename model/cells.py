@@ -1,4 +1,4 @@
-"""Cells of text tables, in files and request bodies: delimiters and numbers.
+"""Cells of text tables, in files and request bodies: delimiters and numbers; counts in words.
 
 This module must not know files, tables or columns.
 """
@@ -62,3 +62,12 @@ def plain_number(value: float) -> str:
     ('66.67', '20000')
     """
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Format a count of things.
+
+    >>> counted(1, "unit"), counted(1200, "unit")
+    ('1 unit', '1,200 units')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
+from model.cells import counted
 from model.checkpoint import InvalidCheckpoint
 from model.domain import MEAN_HEAD, printable
 from model.outputs import whole_file
@@ -48,8 +49,8 @@ def picture(curve: Sequence[Check], name: str) -> Figure:
     """Draw loss and held-out RMSE over updates, then gradient norm, entropy and sinks of each head."""
     panels = [kind for kind in PANELS if any(name.startswith(kind) for name in curve[0].figures)]
     figure = Figure(figsize=(7, 4.3 + 2 * len(panels)), layout="constrained")
-    checks = f"{len(curve)} check{'s' * (len(curve) != 1)}"
-    figure.suptitle(f"{printable(name)}: learning curve, {checks} in {curve[-1].step:,} updates", fontsize=12)
+    made = f"{counted(len(curve), 'check')} in {counted(curve[-1].step, 'update')}"
+    figure.suptitle(f"{printable(name)}: learning curve, {made}", fontsize=12)
     error, *others = figure.subplots(
         1 + len(panels), 1, sharex=True, squeeze=False, height_ratios=[2] + [1] * len(panels)
     ).ravel()

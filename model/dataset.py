@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from model.cells import counted
 from model.censoring import failed_units
 from model.domain import (
     BoolArray,
@@ -243,7 +244,7 @@ def split_units(units: Iterable[str], *, parts: int, seed: int) -> list[list[str
     """
     names = sorted(set(units))
     if len(names) < parts:
-        raise InvalidData(f"{len(names)} units cannot be split into {parts} parts")
+        raise InvalidData(f"{counted(len(names), 'unit')} cannot be split into {parts} parts")
     drawn = np.random.default_rng(seed).permutation(len(names))
     return [sorted(names[i] for i in part) for part in np.array_split(drawn, parts)]
 

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from rich.console import Console
 from rich.table import Table
 
+from model.cells import counted
 from model.dataset import split_units
 from model.domain import InvalidData, Trajectory
 from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
@@ -135,7 +136,7 @@ def inspected_trajectories(
     if lines and not true_ruls:  # `rul inspect` judges failures too
         shown = [*map(str, data[:MOST_FILES])] + [".."] * (len(data) > MOST_FILES)
         everything = shlex.join(["rul", "inspect", fleet, *shown])
-        lines.append(f"{_count(len(found), 'finding')} in all: {everything}")
+        lines.append(f"{counted(len(found), 'finding')} in all: {everything}")
     if lines:
         tell(*lines)
     return rows.trajectories(kind, run_to_failure=None)
@@ -143,7 +144,8 @@ def inspected_trajectories(
 
 def units_table(facts: Inspection, fleet: Fleet) -> Table:
     """Tabulate units and lives."""
-    title = f"{fleet.name}: {facts.rows} readings of {facts.units} units, cycles from first reading to last"
+    shown = f"{counted(facts.rows, 'reading')} of {counted(facts.units, 'unit')}"
+    title = f"{fleet.name}: {shown}, cycles from first reading to last"
     table = number_table(title, "units", "count", "shortest", "5 %", "25 %", "median", "75 %", "longest")
     for name, count, lives in (
         ("failed", facts.failed, facts.lives),
@@ -182,11 +184,11 @@ def _of_rows(facts: Inspection) -> Iterator[Finding]:
     if facts.duplicates:
         yield Finding(
             "error",
-            f"{facts.duplicate}; {_count(facts.duplicates, 'such row')} of {facts.rows}: "
+            f"{facts.duplicate}; {counted(facts.duplicates, 'such row')} of {facts.rows}: "
             "keep one of each, or their mean",
         )
     if facts.gaps:
-        text = f"{_count(facts.gaps, 'unit')} with gaps in the cycle numbers: windows count "
+        text = f"{counted(facts.gaps, 'unit')} with gaps in the cycle numbers: windows count "
         text += f"{facts.skipped:.1%} of the cycles as missing"
         if facts.refused:
             text += f", and {facts.refused:.1%} of the windows have too few readings for an answer"
@@ -214,11 +216,13 @@ def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Itera
         what = "units" if fleet.group_column is None else f"groups (column {fleet.group_column!r}) of units"
         text = (
             f"--folds {folds}: expected at least {folds} {what} with a known failure, got {count} "
-            f"(of {facts.units} units): {advice}train on more units"
+            f"(of {counted(facts.units, 'unit')}): {advice}train on more units"
         )
         yield Finding("error", text)
     elif facts.failed < FEW_UNITS:
-        text = f"only {_count(facts.failed, 'unit')} with a known failure: expect wide bounds on every figure"
+        text = (
+            f"only {counted(facts.failed, 'unit')} with a known failure: expect wide bounds on every figure"
+        )
         yield Finding("warning", text)
     censored = facts.units - facts.failed
     if facts.failed and censored:
@@ -324,12 +328,12 @@ def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator
     if column.missing > 0:
         text = f"{table} {name}: {percent(column.missing)} of the readings are missing"
         if unset := facts.unset.get(name, 0):
-            text += f"; {_count(unset, 'cycle')} with sensor readings lack it, so their regime is a guess: "
+            text += f"; {counted(unset, 'cycle')} with sensor readings lack it, so their regime is a guess: "
             text += "fill it forward, in requests too"
         level = "warning" if unset or column.missing > fleet.max_missing_fraction else "note"
         yield Finding(level, text)
     if column.outliers:
-        what = f"{_count(column.outliers, 'outlier')} far from {column.low:g} .. {column.high:g}"
+        what = f"{counted(column.outliers, 'outlier')} far from {column.low:g} .. {column.high:g}"
         code = "" if column.code is None else f", most are {column.code:g}: a code for missing?"
         weighs = column.code is not None or column.farthest > WIDE or column.outliers >= MANY * facts.rows
         text = f"{table} {name}: {what}, the first at {column.outlier}{code}"
@@ -343,8 +347,4 @@ def _shown(rule: FailureRule) -> str:
 
 def _named(names: Sequence[str], noun: str = "unit") -> str:
     named = ", ".join(names[:MOST_NAMED]) + ", .." * (len(names) > MOST_NAMED)
-    return f"{_count(len(names), noun)} ({named})"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{counted(len(names), noun)} ({named})"

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
+from model.cells import counted
 from model.fleet import ONE_FILE_A_UNIT, column_lines, failure_lines, toml_string
 from model.fleet_draft import Draft
 from model.fleet_keys import key
@@ -45,14 +46,14 @@ def guesses(draft: Draft) -> list[str]:
     }
     unit = "each file" if draft.unit_column == ONE_FILE_A_UNIT else repr(draft.unit_column)
     lines = [
-        f"unit: {unit}, {draft.units} units",
+        f"unit: {unit}, {counted(draft.units, 'unit')}",
         f"cycle: {repr(draft.cycle_column) if draft.cycle_column else 'the row'}",
         *(f"{role}s: {names}" for role, names in by_role.items() if names),
         *(f"left out: {source} ({reason})" for source, reason in draft.left_out),
         *(f"not guessed: {text}" for text in draft.unsure),
     ]
     if draft.failed is not None:
-        lines.append(f"failure: {draft.failed} of {draft.units} units, {_whose_last(draft)}")
+        lines.append(f"failure: {draft.failed} of {counted(draft.units, 'unit')}, {_whose_last(draft)}")
     elif draft.failure is not None:
         lines.append(f"most units end near one value of {draft.failure.column!r}: see [failure] in the file")
     return lines

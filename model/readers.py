@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from model.cells import counted
 from model.cycle_numbers import cycles_of
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, Trajectory
 from model.files import bare_path, files_with, format_of
@@ -334,7 +335,7 @@ def _warn(report: ReadReport, infinite_at: Sequence[tuple[int, str]]) -> None:
     if infinite_at:
         listed = [where for _, where in infinite_at[:MOST_LISTED]]
         more = [count for count, _ in infinite_at[MOST_LISTED:]]
-        listed += [f"  and {sum(more)} in {len(more)} more places"] if more else []
+        listed += [f"  and {sum(more)} in {counted(len(more), 'more place')}"] if more else []
         count = sum(report.infinite.values())
         logger.warning("infinite values, read as missing: %d\n%s", count, "\n".join(listed))
     # The caller decides whether a column without any reading is allowed.

@@ -22,6 +22,7 @@ from pydantic import (
     PositiveInt,
 )
 
+from model.cells import counted
 from model.domain import (
     LARGEST_CYCLE,
     BoolArray,
@@ -159,7 +160,9 @@ def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Referen
         InvalidData: no unit has failed, or a column has no reading.
     """
     if not any(trajectory.failed for trajectory in trajectories):
-        raise InvalidData(f"none of {len(trajectories)} units ran to failure: training needs a RUL label")
+        raise InvalidData(
+            f"none of {counted(len(trajectories), 'unit')} ran to failure: training needs a RUL label"
+        )
     readings = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float64)
     missing = np.isnan(readings).mean(axis=0)
     empty = [name for name, fraction in zip(schema.names, missing, strict=True) if fraction == 1]

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import feather
 
-from model.cells import number_of
+from model.cells import counted, number_of
 from model.domain import FloatArray, IntArray, InvalidData
 from model.files import bare_path, content
 from model.fleet import Format
@@ -332,7 +332,7 @@ def present(
     lacking = [name for name in absent if not has_some or name not in optional]
     if lacking:
         raise InvalidData(
-            f"{path}: {len(lacking)} {'column' if len(lacking) == 1 else 'columns'} missing: "
+            f"{path}: {counted(len(lacking), 'column')} missing: "
             f"{', '.join(_hint(n, header, keys.get(n)) for n in lacking)}; "
             f"the file has {', '.join(header[:40])}{OTHER_NAMES * bool(optional)}"
         )

@@ -23,7 +23,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from model.cells import MISSING, delimiter_of, number_of
+from model.cells import MISSING, counted, delimiter_of, number_of
 from model.domain import InvalidData
 from model.files import HEAD_BYTES, content
 from model.fleet import Format
@@ -127,8 +127,9 @@ class TextTable:
         """Yield the 1-based line and the cells of each row."""
         for line, cells in self.lines():
             if len(cells) != len(self.header):
+                expected = f"expected {counted(len(self.header), 'column')}"
                 raise InvalidData(
-                    f"{self.path}: line {line}: expected {len(self.header)} columns, got {len(cells)}: "
+                    f"{self.path}: line {line}: {expected}, got {len(cells)}: "
                     f"{self.delimiter.join(cells)[:200]!r}"
                 )
             yield line, cells

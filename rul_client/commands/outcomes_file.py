@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from model.cells import number_of
+from model.cells import counted, number_of
 from model.domain import LARGEST_CYCLE, InvalidData, RulError, printable
 from model.files import format_of
 from model.tables import whole_names
@@ -51,7 +51,9 @@ async def report_file(client: AsyncClient, path: Path, *, replace: bool) -> None
                     f"{error}; {path}: stopped at line {line} after {_said(results)}"
                 ) from error
     if refused := results["refused"]:
-        raise LinesRefused(f"{path}: {_said(results)}; {refused:,} of {results.total():,} lines refused")
+        raise LinesRefused(
+            f"{path}: {_said(results)}; {refused:,} of {counted(results.total(), 'line')} refused"
+        )
     Console(highlight=False, markup=False, soft_wrap=True).print(f"{path}: {_said(results)}")
 
 
@@ -59,7 +61,7 @@ def _said(results: Counter[str]) -> str:
     """Count the reported outcomes, in all and by result."""
     reported = {result: count for result, count in sorted(results.items()) if result != "refused"}
     counts = ", ".join(f"{count:,} {result}" for result, count in reported.items())
-    return f"{sum(reported.values()):,} outcomes" + f" ({counts})" * bool(counts)
+    return counted(sum(reported.values()), "outcome") + f" ({counts})" * bool(counts)
 
 
 def _lines(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:

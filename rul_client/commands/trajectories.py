@@ -13,6 +13,7 @@ from rich.console import Console
 
 from export.bundle import Manifest, find_bundle
 from export.fleets import write_fleet_of
+from model.cells import counted
 from model.domain import InvalidData
 from model.fleet import FAILED
 from rul_client.commands.outcomes import opened_store
@@ -89,4 +90,5 @@ def _write(database: Database, model: str | None, output: Path | None) -> str:
             failed += has_failed == 1
             readings += any(value is not None for value in values)
         text.detach()
-    return f"{output or 'standard output'}: {len(units):,} units, {failed:,} failed, {readings:,} readings"
+    read = f"{counted(len(units), 'unit')}, {failed:,} failed, {counted(readings, 'reading')}"
+    return f"{output or 'standard output'}: {read}"

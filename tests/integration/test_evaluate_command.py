@@ -54,7 +54,7 @@ def test_every_figure_of_windows_lives_and_rul_fits_a_plain_terminal(evaluate):
     assert result.exit_code == 0, result.exception
     said = " ".join(result.stdout.split())
     for words in (
-        "35 windows of 7 units", "RMSE", "NASA score", "Brier score at 15", "7 lives",
+        "35 windows of 7 units", "RMSE", "NASA score", "Brier score at 15", "7 units, every cycle",
         "alpha-lambda accuracy", "prognostic horizon, lasting", "cumulative relative accuracy",
         "monotonicity", "32 to 40", "from 40", "width",
         "windows by predicted RUL", "│ 0 to 13.33 │", "│ 13.33 to 26.67 │", "│ 26.67 to 40 │",

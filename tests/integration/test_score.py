@@ -133,5 +133,5 @@ def test_people_read_counts_and_where_reasons_are_of_a_finished_run_too(options,
     done = rul_score(*options, "--output", folder)
 
     assert "windows of 40 units" in done.stdout
-    assert f"refused: 1 readings, 0 windows (reasons: {folder}/_refused)" in done.stdout
+    assert f"refused: 1 reading, 0 windows (reasons: {folder}/_refused)" in done.stdout
     assert "drift" in done.stdout

@@ -161,4 +161,4 @@ def test_without_a_file_the_rows_go_to_standard_output(store, url):
     done = rul("trajectories", "--store", url)
 
     assert done.stdout == "unit,cycle,failed,load,vibration\nbroken,3,0,3.1,\n"
-    assert done.stderr == "standard output: 1 units, 0 failed, 1 readings\n"
+    assert done.stderr == "standard output: 1 unit, 0 failed, 1 reading\n"

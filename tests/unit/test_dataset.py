@@ -220,7 +220,7 @@ def test_another_seed_splits_units_otherwise():
 
 
 def test_too_few_units_to_split_are_refused():
-    with pytest.raises(InvalidData, match="1 units cannot be split into 2 parts"):
+    with pytest.raises(InvalidData, match="1 unit cannot be split into 2 parts"):
         split_units(["a"], parts=2, seed=0)
 
 

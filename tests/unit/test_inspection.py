@@ -206,7 +206,7 @@ def test_a_nearby_bound_is_easier_and_its_count_is_right(units, bound, falling):
             SHORT_LIVED, 3,
             r"--folds 5: expected at least 5 units with a known failure, got 3 .*: choose --folds 3, or ",
         ),
-        (SHORT_LIVED, 1, r"--folds 5: .* got 1 \(of 1 units\): train on more units"),
+        (SHORT_LIVED, 1, r"--folds 5: .* got 1 \(of 1 unit\): train on more units"),
         (replace(PUMPS, context=81), 24, r"context = 81: expected at most \d\d, the longest life .* 20"),
     ],
 )  # fmt: skip

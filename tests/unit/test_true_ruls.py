@@ -41,8 +41,8 @@ def test_a_csv_names_its_units(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("rul.txt", "1\n2\n", "expected one number for each of 3 units, got 2 lines"),
-        ("rul.txt", "1\n2\n3\n4\n", "expected one number for each of 3 units, got 4 lines"),
+        ("rul.txt", "1\n2\n", "expected 3 numbers, one a unit, got 2 lines"),
+        ("rul.txt", "1\n2\n3\n4\n", "expected 3 numbers, one a unit, got 4 lines"),
         ("rul.txt", "1\n2 2\n3\n", "line 2: expected a RUL of 0 cycles or more, got '2 2'"),
         ("rul.txt", "1\nx\n3\n", "line 2: expected a RUL of 0 cycles or more, got 'x'"),
         ("rul.txt", "1\n\n-2\n3\n", "line 3: expected a RUL of 0 cycles or more, got '-2'"),

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from model.cells import counted
 from model.domain import HEALTH_LABELS, RulState, Trajectory, printable
 from rul_client.answers import DOUBTFUL, Answerer
 from rul_client.commands.output import HEALTH_STYLES
@@ -47,7 +48,7 @@ class PeopleTable(RowWriter):
         self._cap: Final = answerer.manifest.cap
         self._manifest: Final = answerer.manifest
         self._model: Final = answerer.name
-        self._rows: Final = "units" if last_only else f"windows of {len(units)} units"
+        self._rows: Final = "units" if last_only else f"windows of {counted(len(units), 'unit')}"
         self._at_least: Final = f"≥ {self._cap:g}".translate(self._signs)
         self._number: Final = max(5, len(self._at_least))
         self._headings: Final = {

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from model.cells import counted
 from model.fleet import fleet_toml
 from model.version import VERSION
 from rul_client.commands.score.plan import Plan
@@ -65,10 +66,7 @@ def _model(bundle: Mapping[str, str]) -> str:
 
 
 def _input(counts: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{counts[name]:,} {name if counts[name] != 1 else name[:-1]}"
-        for name in ("files", "units", "readings")
-    )
+    return ", ".join(counted(counts[f"{noun}s"], noun) for noun in ("file", "unit", "reading"))
 
 
 WORDED: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {

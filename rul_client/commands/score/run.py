@@ -15,6 +15,7 @@ from pyarrow.fs import FileSelector
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from model.cells import counted
 from model.domain import InvalidData, RulError, printable
 from model.fleet import Fleet
 from rul_client.commands.output import NothingAnswered
@@ -180,15 +181,15 @@ def print_report(summary: dict[str, Any], job: Job, *, as_json: bool) -> None:
     if as_json:
         typer.echo(_json(summary), nl=False)
         return
-    lines = [
-        f"{summary['windows']:,} windows of {summary['units']:,} units, {summary['readings']:,} readings"
-    ]
+    windows = f"{counted(summary['windows'], 'window')} of {counted(summary['units'], 'unit')}"
+    lines = [f"{windows}, {counted(summary['readings'], 'reading')}"]
     for name in ("health_states", "rul_states"):
         counts = summary[name]
         lines.append(" · ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in counts.items()))
     if summary["refused_readings"] or summary["refused_windows"]:
         lines.append(
-            f"refused: {summary['refused_readings']:,} readings, {summary['refused_windows']:,} windows "
+            f"refused: {counted(summary['refused_readings'], 'reading')}, "
+            f"{counted(summary['refused_windows'], 'window')} "
             f"(reasons: {job.output.rstrip('/')}/{REFUSED})"
         )
     if summary["infinite"]:
