@@ -77,15 +77,15 @@ def _draw_life(axes: Axes, life: Life, manifest: Manifest) -> None:
 
 
 def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
-    """Draw errors over the true RUL, with their 90 % band and their histogram."""
+    """Draw errors over the true RUL below the cap, with their 90 % band and their histogram."""
     truth = np.concatenate([life.truth for life in lives])
     error = np.concatenate([life.rul - capped_rul(life.truth, cap=manifest.cap) for life in lives])
     below = truth < manifest.cap
-    truth, error = truth[below], error[below]
+    truth, error, shown = truth[below], error[below], counted(len(lives), "unit")
     figure = new_picture(
         width=10,
         height=5,
-        title=f"{manifest.name}: error of the RUL at every cycle of {counted(len(lives), 'unit')}",
+        title=f"{manifest.name}: error at every cycle with a true RUL below {manifest.cap:g}, {shown}",
     )
     main, side = figure.subplots(1, 2, width_ratios=(4, 1), sharey=True)
     y = "answer - truth, cycles (above 0: failure comes earlier than predicted)"

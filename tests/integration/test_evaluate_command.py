@@ -15,7 +15,7 @@ from rich.console import Console
 from export import evaluate_cli
 from export.comparison import compare, verdict
 from export.evaluate_cli import bands_table
-from export.evaluation_pictures import reliability_picture, trajectory_picture
+from export.evaluation_pictures import reliability_picture, residual_picture, trajectory_picture
 from export.evaluation_windows import answer_lives, life_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
@@ -308,6 +308,17 @@ def test_each_horizon_has_its_own_mark_in_the_reliability_diagram(opened):
     lines = figure.axes[0].get_lines()[1:]
     assert [line.get_label() for line in lines] == [f"within {horizon} cycles" for horizon in range(1, 9)]
     assert len({(line.get_color(), line.get_marker()) for line in lines}) == 8
+
+
+def test_the_picture_of_errors_names_the_cycles_that_it_shows(opened, unit):
+    lives = answer_lives(*opened, [unit])
+
+    figure = residual_picture(lives, opened[1])
+
+    assert figure.get_suptitle() == "tiny: error at every cycle with a true RUL below 40, 1 unit"
+    assert (
+        len(figure.axes[0].collections[0].get_offsets()) == (lives[0].truth < 40).sum() < len(lives[0].truth)
+    )
 
 
 def test_pictures_without_matplotlib_are_refused_before_the_work_is_done(evaluate, tmp_path, monkeypatch):
