@@ -274,10 +274,9 @@ def _windows(
         units = [each for each in units if each.unit == unit]
         if not units:
             raise InvalidData(f"{data}: there is no unit {unit!r}")
-    windows = spread_windows(units, manifest, per_unit=max(1, most // len(units)))
-    if len(windows) > most:
-        windows = windows.take(np.linspace(0, len(windows) - 1, most).round().astype(np.int64))
-    return units, windows
+    places = np.linspace(0, len(units) - 1, min(most, len(units))).round().astype(np.int64)
+    chosen = [units[place] for place in places]
+    return units, spread_windows(chosen, manifest, per_unit=most // len(chosen))
 
 
 def _verdict(report: HeadReport) -> str:

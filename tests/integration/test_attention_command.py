@@ -77,6 +77,10 @@ def test_the_figures_of_one_unit_have_no_interval(attention):
     assert re.search("│ none +│", result.stdout)
 
 
+def test_of_more_units_than_windows_one_window_each_of_some_is_cut(attention):
+    assert "3 windows of 3 units" in attention("--windows", 3, "--no-hide").stdout
+
+
 def test_hiding_can_be_left_out(attention):
     result = attention("--no-hide")
 
