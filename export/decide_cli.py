@@ -25,9 +25,9 @@ for the training units, "run to failure" never stops one, and "foresight" stops 
 its failure, the lowest possible cost. Costs are per 1000 cycles, with 95 % intervals by bootstrap over
 units, or over their groups where the fleet has the key `group`.
 
-For a run's folder, the units are its training units, each predicted by a network that never saw it. For
-a bundle, give --data of units that did not train it. The last table compares failures with the predicted
-probabilities.
+For a run's folder, the units are its training units (some of them where lives are many and long), each
+predicted by a network that never saw it. For a bundle, give --data of units that did not train it. The
+last table compares failures with the predicted probabilities.
 
 Example: rul decide runs/fd001 --costs 1:5 --costs 1:20
 
