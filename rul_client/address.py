@@ -31,7 +31,7 @@ class Tls(NamedTuple):
     """PEM files of a TLS connection.
 
     Attributes:
-        ca: Authorities that the server's certificate may come from; None: those of the system.
+        ca: Authorities that the server's certificate may come from; None: those of docs/install.md.
         cert: Certificate of the client; None: without.
         key: Private key of that certificate.
     """

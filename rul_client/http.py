@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping
 from typing import Final, NoReturn
@@ -18,6 +19,9 @@ BAD_GATEWAY: Final = 502
 UNAVAILABLE: Final = 503
 """From a service with a problem document; without one from Envoy as a proxy, which means the same as 502."""
 
+ENVIRONMENT: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+"""Variables that the HTTP library reads, the proxies also in small letters."""
+
 
 def http_client(
     url: str,
@@ -32,21 +36,26 @@ def http_client(
     Raises:
         InvalidAddress: no server can have the host's name.
         InvalidKey: no request can carry the key.
-        RemoteFailed: the certificates cannot be used.
+        RemoteFailed: the certificates, or a proxy of the environment, cannot be used.
     """
     key = checked_key(api_key)
     try:
         host = httpx.URL(url).host
     except httpx.InvalidURL as error:
         raise InvalidAddress(f"{url}: {error}") from error
-    return httpx.AsyncClient(
-        base_url=url,
-        headers={} if key is None else {"x-api-key": key},
-        timeout=timeout_seconds,
-        trust_env=not is_loopback(host),
-        transport=transport,
-        verify=verification(tls),
-    )
+    verify = verification(tls)
+    try:
+        return httpx.AsyncClient(
+            base_url=url,
+            headers={} if key is None else {"x-api-key": key},
+            timeout=timeout_seconds,
+            trust_env=not is_loopback(host),
+            transport=transport,
+            verify=verify,
+        )
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:  # ImportError: a SOCKS proxy
+        named = ", ".join(name for name in ENVIRONMENT if os.environ.keys() & {name, name.lower()})
+        raise RemoteFailed(f"{url} cannot be reached as the environment says ({named}): {error}") from error
 
 
 def verification(tls: Tls) -> ssl.SSLContext | bool:

@@ -711,6 +711,26 @@ def test_no_proxy_is_asked_about_this_machine_itself(host, here, monkeypatch):
     assert given["grpc.enable_http_proxy"] == (not here)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("all_proxy", "socks5://127.0.0.1:1080"),
+        ("https_proxy", "unknown://127.0.0.1"),
+        ("no_proxy", "[::1]"),
+        ("SSL_CERT_FILE", "missing.pem"),
+    ],
+)
+def test_a_variable_of_the_environment_that_cannot_be_used_is_one_line_that_names_it(
+    variable, value, monkeypatch
+):
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(
+        RemoteFailed, match=f"^https://rul.test cannot be reached.*{variable.upper()}.*: [^\n]+$"
+    ):
+        AsyncClient("https://rul.test")
+
+
 def refusal(code, *, ours=True, details="why", **trailing):
     ids = {"x-request-id": "1"} if ours else {}
     return AioRpcError(code, Metadata(), Metadata(*(ids | trailing).items()), details=details)
