@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Final, NoReturn
 import httpx
 import msgspec
 
+from model.domain import printable
 from rul_client.address import InvalidAddress, Tls, checked_key, is_loopback
 from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable, Unreachable
 
@@ -83,18 +85,40 @@ async def request(
     params: Mapping[str, str] | None = None,
 ) -> bytes:
     """Return the body of a successful response; raise RemoteFailed, or Retryable if it may pass."""
-    url = str(client.base_url).rstrip("/")
+    response = await exchange(client, method, path, body, params)
+    if not response.is_success:
+        _refuse(address_of(client), response)
+    return response.content
+
+
+async def exchange(
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    params: Mapping[str, str] | None = None,
+) -> httpx.Response:
+    """Return a response of any status, read to its end within the client's timeout; else raise Retryable."""
+    url, seconds = address_of(client), client.timeout.read
     headers = {} if body is None else {"content-type": "application/json"}
     try:
-        response = await client.request(method, path, content=body, params=params, headers=headers)
+        async with client.stream(method, path, content=body, params=params, headers=headers) as response:
+            async with asyncio.timeout(seconds):  # httpx bounds the pause between two parts
+                await response.aread()
+            return response
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, ssl.SSLError) as error:
         raise Unreachable(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
     except httpx.RequestError as error:
         message = f"{url}: connection failed: {str(error) or type(error).__name__}"
         raise Retryable(message, may_be_done=True) from error
-    if not response.is_success:
-        _refuse(url, response)
-    return response.content
+    except TimeoutError as error:
+        message = f"{url}: connection failed: its answer took more than {seconds:g} s"
+        raise Retryable(message, may_be_done=True) from error
+
+
+def address_of(client: httpx.AsyncClient) -> str:
+    """Return the address that a client was given, for errors."""
+    return str(client.base_url).rstrip("/")
 
 
 def _refuse(url: str, response: httpx.Response) -> NoReturn:
@@ -106,6 +130,8 @@ def _refuse(url: str, response: httpx.Response) -> NoReturn:
         )
     except (LookupError, TypeError, ValueError, RecursionError):
         words = "no problem document; is this the address of a rulserve?"
+        if response.has_redirect_location:  # not followed: the key belongs to this host
+            words = f"a redirect to {printable(response.headers['location'], 200)!r}: use that address"
         is_lost = response.status_code in {BAD_GATEWAY, UNAVAILABLE}
     message = f"{url} answered {response.status_code}: {words}"
     if response.status_code in {429, BAD_GATEWAY, UNAVAILABLE}:

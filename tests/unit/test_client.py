@@ -85,8 +85,8 @@ class Server:
     def client(self, **options):
         return AsyncClient(URL, transport=httpx.MockTransport(self), sleep=self.sleep, **options)
 
-    async def ask(self, windows=WINDOW, **options):
-        async with self.client() as client:
+    async def ask(self, windows=WINDOW, *, timeout_seconds=TIMEOUT_SECONDS, attempts=ATTEMPTS, **options):
+        async with self.client(timeout_seconds=timeout_seconds, attempts=attempts) as client:
             return await client.predict(windows, **options)
 
     def sent(self):
@@ -206,6 +206,10 @@ async def test_a_server_that_was_there_before_is_waited_for_while_it_restarts(be
         (problem(422, "A window cannot be read", "bad"), "answered 422: A window cannot be read: bad"),
         (problem(401, detail="no key"), r"401: .*: no key \(--key-file, --api-key or RUL_API_KEY\)"),
         (httpx.Response(404, text="<html>"), "404: no problem document; is this the address of a rulserve"),
+        (
+            httpx.Response(307, headers={"location": "https://b/x"}),
+            "307: a redirect to 'https://b/x': use that address",
+        ),
         (problem(422, "A\nwindow", "no column 'a\n b'"), "422: A window: no column 'a b'"),
         (httpx.Response(200, text="<html>"), "is not rulserve, or a newer version"),
         (good({"unit": "1"}), "is not rulserve, or a newer version: Object missing required field"),
@@ -221,6 +225,18 @@ async def test_a_refusal_is_one_line_and_not_asked_again(response, line):
         await server.ask()
     assert "\n" not in str(raised.value)
     assert server.pauses == []
+
+
+async def test_an_answer_that_never_ends_is_given_up_after_the_timeout():
+    async def endless():
+        while True:
+            yield b" "
+            await asyncio.sleep(0)
+
+    server = Server(httpx.Response(200, content=endless()))
+
+    with pytest.raises(RemoteFailed, match="failed: its answer took more than 0"):
+        await server.ask(timeout_seconds=0.01, attempts=1)
 
 
 async def test_of_several_models_one_must_be_named():

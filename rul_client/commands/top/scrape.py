@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import ssl
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
@@ -15,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rul_client.address import in_path
 from rul_client.errors import RemoteFailed
-from rul_client.http import request
+from rul_client.http import exchange, request
 
 UNITS_PATH: Final = "/v1/units?limit=10"
 UNCOUNTED: Final = frozenset(
@@ -134,9 +133,9 @@ class Scraper:
     async def _get(self, path: str) -> dict[str, Any]:
         """Fetch a path; empty if it cannot be read, so that the rest is shown."""
         try:
-            response = await self._client.get(path)
+            response = await exchange(self._client, "GET", path)
             return msgspec.json.decode(response.content, type=dict[str, Any])
-        except (httpx.HTTPError, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (RemoteFailed, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return {}
 
     async def _units(self) -> list[dict[str, Any]] | None:
