@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -166,13 +167,11 @@ class AsyncClient:
         self, windows: Sequence[Window], **options: object
     ) -> tuple[ModelName, list[Prediction | Refused]]:
         """Answer windows in one request, in order; `options` are those of POST /v1/predict."""
-        options = given_of(options)
         if rpc := self._rpc:
             reply = await self._typed(lambda: rpc.predict(windows, options), _Reply)
         else:
-            reply = await self.request(
-                "POST", "/v1/predict", _Reply, options | {"windows": [window.body() for window in windows]}
-            )
+            body = options | {"windows": [window.body() for window in windows]}
+            reply = await self.request("POST", "/v1/predict", _Reply, body)
         return reply.model, self._read(lambda: answers_of(reply.predictions))
 
     async def append(
@@ -306,7 +305,7 @@ class Client:
             url, api_key=api_key, tls=tls, timeout_seconds=timeout_seconds, attempts=attempts
         )
         self._loop: Final = asyncio.new_event_loop()
-        self._thread: Final = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread: Final = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -317,24 +316,28 @@ class Client:
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the loop; an interrupt cancels."""
-        if not self._thread.is_alive():  # threads do not survive a fork
-            work.close()
-            why = "closed" if self._loop.is_closed() else "of another process"
-            raise RuntimeError(f"the client of {self.asynchronous.url} is {why}: open another one")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        finally:
-            future.cancel()
+        if self._thread.is_alive():
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            try:
+                return future.result()
+            except CancelledError:  # another thread closes the client
+                self._thread.join()
+            finally:
+                future.cancel()
+        work.close()
+        why = "closed" if self._loop.is_closed() else "of another process"  # threads do not survive a fork
+        raise RuntimeError(f"the client of {self.asynchronous.url} is {why}: open another one")
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
-        if not self._thread.is_alive():
-            return
-        self.wait(self.asynchronous.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Close the connections and end the thread; calls of other threads end with an error."""
+        if self._thread.is_alive():
+            self.wait(self.asynchronous.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # its exit ends all that still runs
+            runner.get_loop().run_forever()
 
     models = _blocking(AsyncClient.models)
     manifest = _blocking(AsyncClient.manifest)

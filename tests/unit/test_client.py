@@ -694,6 +694,46 @@ def test_an_interrupt_cancels_the_request_that_it_ends():
         assert cancelled.wait(10)
 
 
+def test_closing_a_client_ends_what_another_thread_waits_for():
+    client, began, errors = Client("http://rul.test"), threading.Event(), []
+
+    async def endless():
+        began.set()
+        await asyncio.Event().wait()
+
+    def ask():
+        with pytest.raises(RuntimeError) as raised:
+            client.wait(endless())
+        errors.append(str(raised.value))
+
+    other = threading.Thread(target=ask, daemon=True)
+    other.start()
+    assert began.wait(10)
+    client.close()
+    other.join(10)
+
+    assert errors == ["the client of http://rul.test is closed: open another one"]
+
+
+def test_closing_a_client_ends_its_generators_so_that_no_answer_in_parts_is_left():
+    client, left = Client("http://rul.test"), []
+
+    async def parts():
+        try:
+            yield
+        finally:
+            left.append("ended")
+
+    async def begin(generator):
+        await anext(generator)
+
+    generator = parts()
+    client.wait(begin(generator))
+    client.close()
+
+    assert left == ["ended"]
+
+
 def test_a_closed_client_is_an_error_that_may_be_closed_again():
     with Client("http://rul.test") as client:
         pass
