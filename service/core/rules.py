@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from export.bundle import Manifest
 from model.domain import FloatArray
+from service.errors import Problem, escaped, short
 
 OUT_OF_RANGE_MARGIN: Final = 0.25
 """Margin beyond the 0.1 and 99.9 % quantiles of training, over their distance, within which a reading gets
@@ -69,3 +71,9 @@ class WindowRules:
             manifest.max_missing_fraction,
             max_window_cycles,
         )
+
+    def unknown_columns(self, names: Iterable[str]) -> Iterator[Problem]:
+        """Yield a problem for each column that the model lacks, by name."""
+        for name in sorted({*names} - self.known):
+            detail = f"the model has no column {short(name)}"
+            yield Problem(f"/columns/{escaped(name)}", "unknown_column", detail)

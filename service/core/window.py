@@ -18,7 +18,7 @@ import numpy as np
 
 from model.domain import LARGEST_CYCLE, FloatArray
 from service.core.rules import WindowRules
-from service.errors import MAX_PROBLEMS, NAME, Problem, bad_name, escaped, room, short
+from service.errors import MAX_PROBLEMS, NAME, Problem, bad_name, escaped, room
 
 
 class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
@@ -327,10 +327,6 @@ def _refused_columns(
     columns: Mapping[str, Sequence[Any]], rules: WindowRules
 ) -> tuple[int, Iterator[Problem]]:
     """Length of the longest column, and the problems."""
-    unknown = (
-        Problem(f"/columns/{escaped(name)}", "unknown_column", f"the model has no column {short(name)}")
-        for name in sorted(columns.keys() - rules.known)
-    )
     known = {name: len(columns[name]) for name in rules.names if name in columns}
     longest = max(known.values(), default=0)
     expected = f"expected {longest} values, as the longest column has"
@@ -338,7 +334,7 @@ def _refused_columns(
         Problem(f"/columns/{escaped(name)}", "wrong_length", f"{expected}, got {size}")
         for name, size in known.items() if size != longest
     )  # fmt: skip
-    return longest, chain(unknown, lengths, _size_problems(longest, rules, "/columns"))
+    return longest, chain(rules.unknown_columns(columns), lengths, _size_problems(longest, rules, "/columns"))
 
 
 def _size_problems(cycles: int, rules: WindowRules, path: str) -> list[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from io import StringIO
 from time import perf_counter
@@ -16,15 +16,17 @@ import orjson
 
 from model.cells import MOST_SHOWN, delimiter_of, number_of
 from model.decision import Costs, InvalidCosts
+from service.core.predictor import LoadedModel
 from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES
-from service.errors import MalformedBody, Problem, TooLarge, escaped, short
+from service.errors import MalformedBody, Problem, TooLarge, escaped, listed, short
 from service.http.problem import UNREADABLE, read_number, unreadable, wrong
 from service.http.shell import JSON, Call, Parameter, Reply, json_reply, media_type_of
 from service.http.units_bodies import Cycle
 from service.labels import Stage
 from service.store.rows import Given
+from service.streams.window import refusal
 from service.units import given_columns, given_rows
 
 CSV: Final = b"text/csv"
@@ -152,7 +154,8 @@ async def append(call: Call) -> Reply:
     if size > MOST_BYTES:
         raise TooLarge(f"expected a body of at most {MOST_BYTES} bytes, got {size}; send readings in parts")
 
-    read = partial(decoded, call.body, call.query, is_csv=media_type_of(call.headers) == CSV)
+    is_csv = media_type_of(call.headers) == CSV
+    read = partial(decoded, call.body, call.query, model_of_csv=predictor.model if is_csv else None)
     if size > LARGE_BYTES:  # lets other requests run: no stage
         async with call.desk.large_requests:
             query = await asyncio.to_thread(read)
@@ -181,23 +184,28 @@ async def append(call: Call) -> Reply:
     return body
 
 
-def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> CyclesQuery:
+def decoded(
+    body: bytes, options: Mapping[str, str], *, model_of_csv: Callable[[str | None], LoadedModel] | None
+) -> CyclesQuery:
     """Decode a body; CSV has its options and costs in the query parameters.
+
+    `model_of_csv` finds the model whose columns CSV has; None: the body is JSON.
 
     Raises:
         MalformedBody: the body has another shape, or an option is unknown.
-        InvalidRequest: the costs are invalid.
+        InvalidRequest: the costs are invalid, or several models are loaded and none is named.
+        InvalidWindow, UnknownModel: CSV has columns that the model lacks, or there is no such model.
     """
-    known = (*OPTIONS, *COSTS) if is_csv else ()
+    known = () if model_of_csv is None else (*OPTIONS, *COSTS)
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
         wanted = ", ".join(known) or "no parameters; the body has the options"
         detail = f"expected {wanted}, got {short(unknown)}"
         raise MalformedBody(detail, [Problem(f"/{unknown[:32]}", "unknown_parameter", detail)])
     try:
-        if not is_csv:
+        if model_of_csv is None:
             return _converted(_loaded(body))
-        cycles, columns = read_csv(body.decode("utf-8-sig"))
+        cycles, columns = read_csv(body.decode("utf-8-sig"), model_of_csv(options.get("model")).rules)
         given = {name: options[name] for name in OPTIONS if name in options}
         costs = costs_of_address(options)
         query = {**given, "costs": costs, "cycles": cycles, "columns": columns}
@@ -254,22 +262,26 @@ def costs_of_address(query: Mapping[str, str]) -> Costs | None:
         raise wrong(f"/{name}", detail) from None
 
 
-def read_csv(text: str) -> tuple[list[int] | None, dict[str, Values]]:
+def read_csv(text: str, rules: WindowRules) -> tuple[list[int] | None, dict[str, Values]]:
     """Read a table of readings with a header, as `model.cells` does; `cycle` is optional.
 
     Decimal commas are read if the separator is not a comma.
 
     Raises:
         MalformedBody: a field is not a number, or a row has another number of fields.
+        InvalidWindow: the model has no such column.
     """
-    head, _, rest = text.partition("\n")
-    delimiter = delimiter_of(head)
-    decimal = "," if delimiter != "," and "," in rest else "."
-    rows = csv.reader(StringIO(text), strict=True, delimiter=delimiter)
+    table = StringIO(text, newline=None)  # a CR ends a line too
+    delimiter = delimiter_of(table.readline())
+    decimal = "," if delimiter != "," and "," in table.read() else "."
+    table.seek(0)
+    rows = csv.reader(table, strict=True, delimiter=delimiter)
     try:
         header = [name.strip() for name in next(rows, [])]
         if len(set(header)) < len(header) or not header:
             raise _malformed(1, "expected a header with each column once")
+        if unknown := list(rules.unknown_columns({*header} - {CYCLE})):
+            raise refusal(listed(unknown))
         columns: dict[str, list[float | None]] = {name: [] for name in header}
         for row in rows:
             if row:

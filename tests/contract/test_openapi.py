@@ -186,7 +186,7 @@ def test_readings_of_a_unit_are_described_as_they_are_read(body, is_read):
 def can_be_read(body):
     rules = WindowRules.of(make_manifest(), max_window_cycles=1000)
     try:
-        decoded(json.dumps(body).encode(), {}, is_csv=False).given(rules)
+        decoded(json.dumps(body).encode(), {}, model_of_csv=None).given(rules)
     except MalformedBody:
         return False
     return True

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from urllib.parse import quote
 
 import grpc
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES
 from service.edge.keys import add_key
 from service.errors import MalformedBody
@@ -149,6 +151,7 @@ BODIES = {
     "lists without numbers": {"columns": columns([1, 2, 3])},
     "csv": "sensor_2, cycle,setting_1,sensor_1\n38.5,3,2,0.75\n39.5,1,2,.25\n39,2,1,0.5\n\n",
     "csv of a spreadsheet": "\ufeffsetting_1,sensor_1,sensor_2\r\n2,0.25,39.5\r\n1,.5,39\r\n2,.75,38.5",
+    "csv with carriage returns": "setting_1,sensor_1,sensor_2\r2,0.25,39.5\r1,.5,39\r2,.75,38.5",
     "csv with decimal commas": (
         "cycle;setting_1;sensor_1;sensor_2\n1;2;0,25;39,5\n2;1;,5;39\n3;2;0,75;38,5\n"
     ),
@@ -342,6 +345,9 @@ async def test_csv_that_is_not_utf8_is_refused_as_such(service):
     assert response.json()["detail"].startswith("the body is not UTF-8: ")
 
 
+RULES = replace(WindowRules.of(make_manifest(), max_window_cycles=9), known=frozenset({"a", "b", "heat"}))
+
+
 @pytest.mark.parametrize(
     ("text", "line", "detail"),
     [
@@ -364,7 +370,7 @@ async def test_csv_that_is_not_utf8_is_refused_as_such(service):
 )  # fmt: skip
 def test_bad_csv_is_refused_with_its_line_and_column(text, line, detail):
     with pytest.raises(MalformedBody) as caught:
-        read_csv(text)
+        read_csv(text, RULES)
 
     assert str(caught.value).startswith(f"line {line}")
     assert detail in str(caught.value)
@@ -372,7 +378,18 @@ def test_bad_csv_is_refused_with_its_line_and_column(text, line, detail):
 
 
 def test_a_missing_reading_of_csv_may_be_written_as_files_have_it():
-    assert read_csv("cycle,heat\n1,\n2,NaN\n3,#NV\n4,5") == ([1, 2, 3, 4], {"heat": [None, None, None, 5.0]})
+    text = "cycle,heat\n1,\n2,NaN\n3,#NV\n4,5"
+
+    assert read_csv(text, RULES) == ([1, 2, 3, 4], {"heat": [None, None, None, 5.0]})
+
+
+async def test_an_unknown_column_of_text_in_csv_is_refused_as_in_json(service):
+    by_csv = await send(service, "cycle,setting_1,site\n1,2,Ulm\n")
+    by_json = await post(service, cycles=[1], columns={"setting_1": [2], "site": [3]})
+
+    assert by_csv.status_code == by_json.status_code == 422
+    assert by_csv.json()["errors"] == by_json.json()["errors"]
+    assert by_csv.json()["errors"][0]["pointer"] == "/columns/site"
 
 
 async def test_csv_takes_its_options_from_the_address(service):
