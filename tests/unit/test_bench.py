@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rich.console import Console
 
+from model.outputs import CannotWrite
 from rul_client.commands.bench.cli import PROTOCOLS
 from rul_client.commands.bench.payloads import POOL_WINDOWS, Call, calls_of, simulated_pool
 from rul_client.commands.bench.run import (
@@ -20,6 +21,7 @@ from rul_client.commands.bench.run import (
     _http,
     closed_loop,
     ready_models,
+    run_bench,
     summarise,
     table_of,
 )
@@ -194,6 +196,20 @@ def test_the_table_shows_rates_latencies_and_errors_by_code():
 
 
 TARGET = Target("http://localhost", "http://localhost")
+
+
+def test_a_file_that_cannot_be_written_is_an_error_before_any_load(tmp_path):
+    with pytest.raises(CannotWrite, match=r"nodir/figures\.json: cannot be written"):
+        run_bench(
+            Target("http://rul.test", "http://rul.test"),
+            [],
+            model=None,
+            identical=False,
+            store=False,
+            seconds=1,
+            processes=1,
+            json_file=tmp_path / "nodir" / "figures.json",
+        )
 
 
 async def test_a_service_that_starts_is_refused_with_its_own_words():

@@ -7,7 +7,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -165,11 +165,12 @@ def run_bench(
     json_file: Path | None,
 ) -> None:
     """Measure every scenario (protocol, callers, windows per call), print the table, write the file."""
-    models = asyncio.run(ready_models(target, model))
-    pools = [simulated_pool(manifest) for _, manifest in models]
     measured: list[Measured] = []
     status = Console(stderr=True).status("")
-    with process_pool(processes) as pool, status:
+    opened = nullcontext() if json_file is None else open_output(json_file)
+    with opened as file, process_pool(processes) as pool, status:
+        models = asyncio.run(ready_models(target, model))
+        pools = [simulated_pool(manifest) for _, manifest in models]
         for protocol, callers, windows in scenarios:
             status.update(f"{protocol}, {callers} callers, {windows} windows a call")
             calls = calls_of(protocol, pools, windows, identical=identical, store=store)
@@ -178,14 +179,13 @@ def run_bench(
             tallies = list(pool.map(partial(load, calls, target, seconds=seconds), shares))
             scenario = {"protocol": protocol, "callers": callers, "windows": windows}
             measured.append(scenario | summarise(tallies, windows))
+        if file is not None:
+            names = [{"name": of.name, "version": of.version, "sha256": of.sha256} for of, _ in models]
+            document: dict[str, Any] = {"url": target.url, "models": names, "scenarios": measured}
+            document |= {"seconds": seconds, "processes": processes, "identical": identical}
+            file.write(json.dumps(document, indent=1).encode() + b"\n")
     title = f"{', '.join(f'{name.name} {name.version}' for name, _ in models)} at {target.url}"
     wide_console(sys.stdout).print(table_of(printable(title), measured))
-    if json_file is not None:
-        names = [{"name": name.name, "version": name.version, "sha256": name.sha256} for name, _ in models]
-        document: dict[str, Any] = {"url": target.url, "models": names, "scenarios": measured}
-        document |= {"seconds": seconds, "processes": processes, "identical": identical}
-        with open_output(json_file) as file:
-            file.write(json.dumps(document, indent=1).encode() + b"\n")
     if not any(each["windows_per_second"] for each in measured):
         raise NothingAnswered(f"{target.url}: no call was answered; {_errors(measured[0])}")
 
