@@ -54,7 +54,9 @@ def any_address(url: str | None) -> str | None:
 def _checked(url: str, schemes: tuple[str, ...]) -> str:
     try:
         parts = urlsplit(url)
-        if parts.scheme in schemes and parts.hostname and parts.port != 0 and "@" not in parts.netloc:
+        is_known = parts.scheme in schemes and parts.hostname and parts.port != 0
+        keeps_all = not parts.query and (parts.scheme in {"http", "https"} or parts.path in {"", "/"})
+        if is_known and keeps_all and "@" not in parts.netloc:
             return url
     except ValueError:  # the port is no number
         pass

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -276,9 +277,10 @@ async def test_a_manifest_that_lacks_a_field_is_refused_by_name_with_what_to_ins
             await client.manifest("fake")
 
 
-async def test_an_address_without_a_scheme_is_refused_with_those_that_exist():
-    with pytest.raises(RemoteFailed, match=r"expected http, https, grpc, grpcs://HOST:PORT, got 'host:3000'"):
-        AsyncClient("host:3000")
+@pytest.mark.parametrize("url", ["host:3000", "http://host:3000/?model=fd001", "grpc://host:3000/prefix"])
+async def test_an_address_without_a_scheme_or_with_parts_that_no_request_keeps_is_refused(url):
+    with pytest.raises(RemoteFailed, match=re.escape(f"http, https, grpc, grpcs://HOST:PORT, got {url!r}")):
+        AsyncClient(url)
 
 
 @pytest.mark.parametrize("url", ["http://me:secret@host:3000", "grpcs://secret@host", "htp://me:secret@host"])
