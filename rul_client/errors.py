@@ -8,6 +8,7 @@ from typing import Final
 
 from model.domain import RulError
 
+__all__ = ["Rejected", "RemoteFailed", "RulError"]  # strict type checkers refuse other imported names
 KEY_HINT: Final = " (--key-file, --api-key or RUL_API_KEY)"
 
 

@@ -23,6 +23,7 @@ import typer
 from grpc.aio import AioRpcError, Metadata
 
 from model.domain import InvalidData
+from rul_client import errors
 from rul_client.address import InvalidAddress, Tls, chosen_key, in_path
 from rul_client.api import AsyncClient, Client
 from rul_client.errors import Rejected, RemoteFailed, RulError
@@ -289,6 +290,10 @@ async def test_an_address_with_a_password_is_refused_without_quoting_it(url):
         AsyncClient(url)
 
     assert "secret" not in str(caught.value)
+
+
+def test_every_error_that_the_documentation_imports_is_exported_to_strict_type_checkers():
+    assert errors.__all__ == ["Rejected", "RemoteFailed", "RulError"]
 
 
 def test_wide_windows_go_fewer_at_a_time_but_always_one():
