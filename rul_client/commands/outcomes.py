@@ -21,13 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from model.domain import printable
-from rul_client.address import (
-    LOCAL,
-    OF_CREDENTIALS,
-    Credentials,
-    asks_a_service,
-    http_address,
-)
+from rul_client.address import LOCAL, OF_CREDENTIALS, Credentials, asks_a_service, http_address
 from rul_client.commands.options import refuse_options
 from rul_client.commands.output import csv_cell
 from service.store.url import SQLITE, InvalidStoreUrl, store_url
@@ -147,11 +141,8 @@ def _report_file(url: str, credentials: Credentials, path: Path, *, replace: boo
     from rul_client.api import AsyncClient  # noqa: PLC0415 loads gRPC
     from rul_client.commands.outcomes_file import report_file  # noqa: PLC0415 as above
 
-    async def report() -> None:
-        client = AsyncClient(url, api_key=credentials.api_key, tls=credentials.tls)
-        await report_file(client, path, replace=replace)
-
-    asyncio.run(report())
+    client = AsyncClient(url, api_key=credentials.api_key, tls=credentials.tls)
+    asyncio.run(report_file(client, path, replace=replace))
 
 
 def existing(url: str) -> str:

@@ -48,11 +48,7 @@ def bench(
     from rul_client.commands.bench.run import Target, run_bench  # noqa: PLC0415 only this command needs it
 
     run_bench(
-        Target(
-            url,
-            http_address(f"{url.partition(':')[0]}://{grpc}") if grpc else url,
-            *credentials,
-        ),
+        Target(url, http_address(f"{url.partition(':')[0]}://{grpc}") if grpc else url, *credentials),
         [(name, count, size) for name in protocols for size in many[1] for count in many[0]],
         model=model,
         seconds=seconds,
