@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import feather
@@ -281,13 +282,15 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
     cells = _values_of(column).combine_chunks()
     if pa.types.is_floating(cells.type):
         cells = pa.array(cells.to_numpy(zero_copy_only=False), from_pandas=True)  # NaN is missing
-    if pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
         with contextlib.suppress(pa.ArrowInvalid):
             cells = cells.cast(pa.int64())
     try:
-        return cells.cast(pa.string())
+        texts = cells.cast(pa.string())
     except pa.ArrowException:  # lists, structs, bytes that are no text
         raise InvalidData(f"expected names or numbers, got {column.type}") from None
+    if pa.types.is_decimal(cells.type):  # each by itself: the batches of a column must name a unit alike
+        return pc.replace_substring_regex(texts, r"\.0+$", "")  # pyrefly: ignore[missing-attribute]
+    return texts
 
 
 def _values_of(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -17,6 +17,7 @@ from model.domain import Column, InvalidData, Schema, Trajectory
 from model.files import content, data_sha256, format_of
 from model.fleet import FAILED, FailureRule, Fleet, fleet_named
 from model.readers import read_rows, read_trajectories, read_with_report
+from model.tables import names_of
 from model.writers import csv_text, write_parquet
 from tests.examples import examples
 from tests.fleets import PUMP_SCHEMA, PUMPS
@@ -533,3 +534,11 @@ def test_the_digest_of_one_file_is_its_sha256_and_of_several_does_not_depend_on_
 
     assert data_sha256([a]) == hashlib.sha256(a.read_bytes()).hexdigest()
     assert data_sha256([a, b]) == data_sha256([b, a]) != data_sha256([a])
+
+
+def test_a_unit_in_decimals_has_the_same_name_in_every_batch():
+    column = pa.chunked_array([[Decimal("2.00"), Decimal("2.50")]])
+
+    names = [names_of(batch)[0] for batch in (column, column.slice(0, 1), column.slice(1))]
+
+    assert names == [("2", "2.50"), ("2",), ("2.50",)]
