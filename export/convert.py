@@ -21,9 +21,8 @@ from export.ageing import drift_reference
 from export.arrays import one_line
 from export.bundle import CARD, FORMAT, METADATA_KEY, BundleFolder, InvalidBundle, Manifest
 from export.card import model_card
-from export.golden import replay
 from export.seal import SIGNATURE, SUMS, read_bundle, write_sums
-from export.session import Session, open_contents
+from export.session import Session, open_bundle
 
 
 def convert_bundle(folder: BundleFolder) -> Manifest:
@@ -51,11 +50,7 @@ def convert_bundle(folder: BundleFolder) -> Manifest:
         digest = hashlib.sha256(made.model.read_bytes()).hexdigest()
         (made.path / CARD).write_text(_card(manifest, digest, folder), encoding="utf-8")
         write_sums(made.path)
-        session, _, golden = open_contents(made, read_bundle(made))
-        got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
-        broken = [each.promise for each in replay(golden, got, manifest) if not each.kept]
-        if broken:
-            raise InvalidBundle(f"{folder.path}: does not keep: {'; '.join(broken)}; export it again")
+        open_bundle(folder, read_bundle(made))
         for name in (SUMS, SIGNATURE):  # a bundle without digests, converted in part or not, can be converted
             (folder.path / name).unlink(missing_ok=True)
         for name in (folder.model.name, CARD, SUMS):

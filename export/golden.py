@@ -1,7 +1,7 @@
 """Golden windows: windows and expected answers with which a bundle's graph is checked before it serves.
 
-`rul check`, `rul serve` and `rul predict --bundle` compare with the same tolerances. This module must not
-know torch, onnx or ONNX Runtime.
+Every command that opens a bundle compares with the same tolerances. This module must not know torch, onnx
+or ONNX Runtime.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 
 from export.arrays import one_line
 from export.bundle import BundleFolder, InvalidBundle, Manifest
-from export.golden import Golden
+from export.golden import Golden, replay
 from export.onnx_runtime import ort, session_options
 from export.outputs import INPUTS, MAP, output_names
 from export.seal import Contents, read_bundle, read_file
@@ -91,9 +91,19 @@ class Session:
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def open_bundle(folder: BundleFolder) -> tuple[Session, Manifest]:
-    """Open a bundle's graph and read its manifest."""
-    session, manifest, _ = open_contents(folder, read_bundle(folder))
+def open_bundle(folder: BundleFolder, contents: Contents | None = None) -> tuple[Session, Manifest]:
+    """Open a bundle's graph, read its manifest and replay its golden windows.
+
+    `contents` is what was read from the bundle's files, if they are already read.
+
+    Raises:
+        InvalidBundle: as `read_bundle` and `open_contents`, or an answer differs from the exporter's.
+    """
+    session, manifest, golden = open_contents(folder, contents or read_bundle(folder))
+    got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
+    for finding in replay(golden, got, manifest):
+        if not finding.kept:
+            raise InvalidBundle(f"{folder.golden}: {finding}: export the model again")
     return session, manifest
 
 

@@ -67,6 +67,13 @@ def test_a_graph_without_an_output_is_not_opened(broken, output):
     assert str(broken) in str(refusal.value)
 
 
+def test_a_bundle_whose_graph_answers_differently_is_not_opened(broken):
+    WAYS["golden answers of another model"](broken)
+
+    with pytest.raises(InvalidBundle, match=rf"{broken}.*golden rul\["):
+        open_bundle(BundleFolder(broken))
+
+
 @pytest.mark.parametrize("way", ["missing: SHA256SUMS", "zip bomb", "cap too low"])
 async def test_predicting_refuses_a_broken_bundle_with_one_line(broken, way):
     WAYS[way](broken)

@@ -131,7 +131,7 @@ def test_a_bundle_whose_golden_windows_do_not_agree_is_not_converted(older):
 
     result = rul("convert", older.path)
 
-    assert "does not keep: golden rul" in str(result.exception)
+    assert f"{older.golden}: golden rul" in str(result.exception)
     assert older.model.read_bytes() == before
 
 
