@@ -34,6 +34,9 @@ from model.reference import DECILES, ColumnReference, Degradation, Frozen, Line,
 METADATA_KEY: Final = "rul_manifest"
 FORMAT: Final = 3
 
+LEAST_LIFE: Final = 2
+"""Minimum cycles of the longest life: one of a single cycle shows no ageing."""
+
 BUNDLED: Final = Path(__file__).parent / "bundles"
 CARD: Final = "MODEL_CARD.md"
 GOLDEN: Final = "golden.npz"
@@ -130,7 +133,9 @@ class Manifest(Frozen):
     max_missing_fraction: float = Field(
         gt=0, le=1, description="maximum share of missing readings in a window"
     )
-    cap: PositiveFloat = Field(description="RUL in cycles above which an answer is `at least`")
+    cap: PositiveFloat = Field(
+        le=LARGEST_CYCLE, description="RUL in cycles above which an answer is `at least`"
+    )
     baseline: float = Field(
         description="cycles; baseline + sum of contributions = unclipped RUL, with `window_contribution` in "
         "the sum where the graph has it"
@@ -189,8 +194,12 @@ class Manifest(Frozen):
         aged, health = self.degradation, self.health_bounds
         if not (_rises(aged.rul) and _rises(self.horizons)):
             raise ValueError("expected degradation.rul and horizons in ascending order")
-        if aged.life_quantiles != sorted(aged.life_quantiles):
-            raise ValueError("expected degradation.life_quantiles in ascending order")
+        if aged.life_quantiles != sorted(aged.life_quantiles) or aged.life_quantiles[-1] < LEAST_LIFE:
+            raise ValueError(
+                f"expected degradation.life_quantiles in ascending order, up to {LEAST_LIFE} cycles or more"
+            )
+        if not all(_rises([band.shortest for band in each.bands]) for each in self.entropy):
+            raise ValueError("expected bands of entropy in ascending order of their lengths")
         if health.critical_below >= health.degrading_below or self.min_cycles > self.context:
             raise ValueError("expected critical_below < degrading_below and min_cycles <= context")
         return self

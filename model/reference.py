@@ -17,8 +17,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeFloat,
-    PositiveFloat,
     PositiveInt,
 )
 
@@ -67,6 +65,13 @@ def _printable(text: str) -> str:
 
 Line = Annotated[str, AfterValidator(_printable)]
 """Text that logs, tables and labels can show unchanged."""
+Cycles = Annotated[float, Field(ge=0, le=LARGEST_CYCLE)]
+Statistic = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""In engineering units. Its product with a z-score is finite in float32."""
+Deviation = Annotated[float, Field(ge=1e-38, le=1e30)]
+ZScore = Annotated[float, Field(ge=-1e6, le=1e6)]
+"""The z-scores of N readings are at most the root of N."""
+ZSpread = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class ColumnReference(Frozen):
@@ -76,8 +81,12 @@ class ColumnReference(Frozen):
     role: Role
     unit: Line = ""
     description: Line = ""
-    low: float = Field(description="0.1 % quantile of the training readings; lower readings cause a warning")
-    high: float = Field(description="99.9 % quantile of the training readings; higher ones cause a warning")
+    low: Statistic = Field(
+        description="0.1 % quantile of the training readings; lower readings cause a warning"
+    )
+    high: Statistic = Field(
+        description="99.9 % quantile of the training readings; higher ones cause a warning"
+    )
     missing_fraction: float = Field(ge=0, le=1)
 
 
@@ -88,11 +97,11 @@ class Regime(Frozen):
     of the regime's training readings, for drift: each bin holds a tenth of them.
     """
 
-    centre: list[float] = Field(description="of the settings alone, in the order of the schema")
+    centre: list[Statistic] = Field(description="of the settings alone, in the order of the schema")
     share: float = Field(gt=0, le=1, description="of the training readings with a known regime")
-    mean: list[float]
-    standard_deviation: list[PositiveFloat]
-    histogram_edges: list[list[float]] = Field(description="[F][9]")
+    mean: list[Statistic]
+    standard_deviation: list[Deviation]
+    histogram_edges: list[list[Statistic]] = Field(description="[F][9]")
 
     def constant(self) -> BoolArray:
         """Tell which columns have one value in this regime, [F]; their `standard_deviation` is no spread."""
@@ -106,7 +115,7 @@ class UnitProfile(Frozen):
     """Change of the columns of one training unit before failure."""
 
     life: PositiveInt = Field(le=LARGEST_CYCLE, description="cycles")
-    z: list[list[float]] = Field(
+    z: list[list[ZScore]] = Field(
         description="[R'][F], at the first R' of `rul`: those of the life", min_length=1
     )
 
@@ -117,18 +126,14 @@ class Degradation(Frozen):
     Z-scores are relative to a regime, so all regimes share one profile.
     """
 
-    rul: list[float] = Field(description="[R], cycles, ascending")
-    z: list[list[float]] = Field(description="[R][F], mean z-score at that RUL")
-    spread: list[list[NonNegativeFloat]] = Field(
-        description="[R][F], standard deviation between units at that RUL"
-    )
-    noise: list[NonNegativeFloat] = Field(
-        description="[F], standard deviation of the z-score from cycle to cycle"
-    )
+    rul: list[Cycles] = Field(description="[R], cycles, ascending")
+    z: list[list[ZScore]] = Field(description="[R][F], mean z-score at that RUL")
+    spread: list[list[ZSpread]] = Field(description="[R][F], standard deviation between units at that RUL")
+    noise: list[ZSpread] = Field(description="[F], standard deviation of the z-score from cycle to cycle")
     units: list[UnitProfile] = Field(
         min_length=1, description="profiles of some units, from short lives to long ones"
     )
-    life_quantiles: list[Annotated[float, Field(ge=0, le=LARGEST_CYCLE)]] = Field(
+    life_quantiles: list[Cycles] = Field(
         description="eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived"
     )
     regime_persistence: float = Field(

@@ -262,13 +262,19 @@ BROKEN: dict[str, Way] = {
         lambda fields: fields["columns"][2].update(name=fields["columns"][3]["name"])
     ),
     "two heads of one name": manifest_with(lambda fields: fields["entropy"].append(fields["entropy"][0])),
+    "bands of entropy in descending order": manifest_with(
+        lambda fields: fields["entropy"][0]["bands"].reverse()
+    ),
     "a window needs more cycles than there are": field("min_cycles", 13),
     "health bounds exchanged": field("health_bounds", {"critical_below": 30.0, "degrading_below": 10.0}),
     "a horizon that no float holds": field("horizons", [5, 10**400]),
     "a standard deviation of 0": regimes_with("standard_deviation", 0.0),
     "noise below 0": degradation_with(lambda fields: fields["noise"].__setitem__(0, -1.0)),
+    "noise beyond any data": degradation_with(lambda fields: fields["noise"].__setitem__(0, 1e308)),
+    "a mean beyond any reading": regimes_with("mean", 1e38),
     "spread below 0": degradation_with(lambda fields: fields["spread"][0].__setitem__(0, -1.0)),
     "lives in descending order": degradation_with(lambda fields: fields["life_quantiles"].reverse()),
+    "lives of one cycle": degradation_with(lambda fields: fields.update(life_quantiles=[1.0] * 11)),
     "lives that no clock counts": degradation_with(
         lambda fields: fields["life_quantiles"].__setitem__(10, 1e300)
     ),

@@ -171,6 +171,18 @@ def test_a_conversion_that_ends_between_two_files_can_be_repeated(older, monkeyp
     OnnxRuntime.load(older, provider=ProviderChoice.CPU)
 
 
+@pytest.mark.parametrize(("name", "value"), [("noise", 1e308), ("life_quantiles", 0.0)])
+def test_a_manifest_with_numbers_out_of_range_is_not_converted(older, name, value):
+    manifest = json.loads(Session(older.model).metadata[METADATA_KEY])
+    aged = manifest["degradation"]
+    aged[name] = [value] * len(aged[name])
+
+    result = rul("convert", with_metadata(older, {METADATA_KEY: json.dumps(manifest)}).path)
+
+    assert isinstance(result.exception, InvalidBundle)
+    assert f"degradation.{name}" in str(result.exception)
+
+
 @pytest.mark.parametrize(
     "text",
     ["{", "[]", '{"format": 1}', '{"format": 2, "degradation": {"life_quantiles": [0, 0, 0, 0, 0, 1e999]}}'],
