@@ -1,4 +1,5 @@
 import dataclasses
+from itertools import count
 
 import numpy as np
 import onnx
@@ -22,6 +23,8 @@ from tests.tiny_bundle import CONFIG, make_tiny_bundle, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+PROBABILITIES = "probabilities: in 0..1, sum to 1, rise with the horizon"
+CALLS = count()
 HASTY = dataclasses.replace(CONFIG, steps=6)
 """For bundles whose promises count, not their answers."""
 
@@ -209,7 +212,7 @@ def test_a_promise_that_gives_nan_is_broken():
 
 
 class Meddler:
-    """A session that changes one output."""
+    """A session that changes one output, given the readings."""
 
     def __init__(self, session, output, change):
         self.session, self.output, self.change = session, output, change
@@ -217,19 +220,44 @@ class Meddler:
 
     def answer(self, readings, lengths, last_cycle):
         answers = dict(self.session.answer(readings, lengths, last_cycle))
-        changed = self.change(answers[self.output], np.float32(len(lengths)))
+        changed = self.change(answers[self.output], readings)
         return answers | {self.output: changed.astype(np.float32)}
 
 
 @pytest.mark.parametrize(
     ("output", "change", "promise"),
     [
-        ("attention", lambda a, b: a * 0.9, "attention sums to 1"),
-        ("attention", lambda a, b: a + 1e-3, "attention and contribution on padding"),
-        ("rul", lambda a, b: a + 0.5, "baseline + contributions = RUL, cycles"),
-        ("novelty", lambda a, b: a * np.nan, "answers that are not finite"),
-        ("failure_probability", lambda a, b: a * (1 - 1e-3 * b), "alone or in a batch, cycles over the cap"),
-        ("rul_interval", lambda a, b: a[:, ::-1], "0 <= lower <= RUL <= upper <= cap, cycles beyond"),
+        ("attention", lambda a, r: a * 0.9, "attention sums to 1"),
+        ("head_attention", lambda a, r: a * 0.9, "attention sums to 1"),
+        ("evidence", lambda a, r: a * 1.1, "attention sums to 1"),
+        ("attention", lambda a, r: a + 1e-3, "attention and contribution on padding"),
+        ("head_attention", lambda a, r: a + 1e-3, "attention and contribution on padding"),
+        ("rul", lambda a, r: a + 0.5, "baseline + contributions = RUL, cycles"),
+        ("novelty", lambda a, r: a * np.nan, "answers that are not finite"),
+        (
+            "failure_probability",
+            lambda a, r: a * (1 - 1e-3 * len(r)),
+            "alone or in a batch, cycles over the cap",
+        ),
+        ("rul_interval", lambda a, r: a[:, ::-1], "0 <= lower <= RUL <= upper <= cap, cycles beyond"),
+        (
+            "rul_interval",
+            lambda a, r: np.subtract(a, [1, 0]),
+            "0 <= lower <= RUL <= upper <= cap, cycles beyond",
+        ),
+        ("rul_interval", lambda a, r: np.add(a, [0, 1]), "0 <= lower <= RUL <= upper <= cap, cycles beyond"),
+        ("failure_probability", lambda a, r: a[:, ::-1], PROBABILITIES),
+        ("failure_probability", lambda a, r: a - 1e-3, PROBABILITIES),
+        ("failure_probability", lambda a, r: a + 1e-3, PROBABILITIES),
+        ("health_state", lambda a, r: a * 0.99, PROBABILITIES),
+        ("evidence", lambda a, r: a**2, "evidence is the share of each cycle's readings"),
+        ("novelty", lambda a, r: a + next(CALLS), "same windows twice, differing numbers"),
+        ("rul", lambda a, r: a + (r[:, -1, 0] == -1e30), "any values on padding"),
+        (
+            "rul",
+            lambda a, r: np.where(np.isnan(r[:, :, 3]).all(axis=1), np.nan, a),
+            "missing columns or last cycle: answers that are not finite",
+        ),
     ],
 )
 def test_a_broken_promise_is_found(tiny_bundle, output, change, promise):
@@ -246,7 +274,7 @@ def test_every_promise_has_a_name_of_its_own(tiny_bundle):
 
 def test_wrong_contributions_of_missing_and_typical_readings_are_found(tiny_bundles):
     session, manifest = open_bundle(tiny_bundles("flagship"))
-    more = Meddler(session, "sensor_contribution", lambda a, b: a + 0.01)
+    more = Meddler(session, "sensor_contribution", lambda a, r: a + 0.01)
 
     found = broken(more, manifest)
 
