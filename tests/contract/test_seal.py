@@ -146,6 +146,22 @@ def test_a_key_that_cannot_be_used_is_named_in_one_line(signed, keys, tmp_path, 
     assert "\n" not in str(refusal.value)
 
 
+def test_a_private_key_of_another_kind_does_not_sign(signed, tmp_path):
+    openssl("genpkey", "-algorithm", "x25519", "-out", tmp_path / "other.pem")
+
+    with pytest.raises(InvalidBundle, match="expected an Ed25519 private key"):
+        write_sums(signed.path, signing_key=tmp_path / "other.pem")
+
+
+@pytest.mark.parametrize("change", [lambda lines: lines[1:], lambda lines: [*lines, lines[0]]])
+def test_digests_other_than_one_of_each_file_are_refused(copied, change):
+    lines = (copied.path / SUMS).read_text("ascii").splitlines(keepends=True)
+    (copied.path / SUMS).write_text("".join(change(lines[::-1])), "ascii")
+
+    with pytest.raises(InvalidBundle, match=r"expected one line `SHA-256  NAME`"):
+        read_bundle(copied)
+
+
 def test_rul_export_signs_and_rul_check_demands_the_key(tiny_bundle, tmp_path, keys):
     run, out = tiny_bundle.path.parent / "tiny-run", tmp_path / "out"
 
