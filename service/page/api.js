@@ -6,6 +6,9 @@ import { setClock } from "./format.js";
 export const limits = { answer: 30, silence: 40 };
 
 const STEADY_MS = 10_000; // a stream that lasted so long is opened again at once
+const MOST_STREAMS = 4; // of all tabs of a browser, which opens six connections to one host by HTTP/1.1
+const TAB = Math.random();
+const YIELDED = "yielded";
 
 let key = "";
 let askForKey = null;
@@ -115,19 +118,21 @@ export const api = {
 /**
  * Follow `/v1/events` until `signal` is aborted.
  *
- * Reconnects if the stream ends or is silent for too long; if streams do not last, later each time. Disconnects while
- * the page is hidden, because a browser opens few connections to one host. Uses fetch because EventSource cannot send a
- * key. Calls `onEvent(name, data)`; `onState("live" | "waiting" | "off")`; `onState("refused", why)` if the key may not
+ * Reconnects if the stream ends or is silent for too long; if streams do not last, later each time. A browser opens few
+ * connections to one host: disconnects while the page is hidden, and after `MOST_STREAMS` other tabs have opened a
+ * stream until this tab has the focus again. Uses fetch because EventSource cannot send a key. Calls
+ * `onEvent(name, data)`; `onState("live" | "waiting" | "yielded" | "off")`; `onState("refused", why)` if the key may not
  * read; `onBack()` after a reconnect, because events may be missing.
  */
 export async function follow({ onEvent, onState, onBack, signal }) {
   let pause = 1000;
   let hasMissed = false;
   while (!signal.aborted) {
-    await visible(signal);
+    if (document.hidden) await event(document, "visibilitychange", signal);
     const rest = new AbortController();
     const either = AbortSignal.any([signal, rest.signal]);
     document.addEventListener("visibilitychange", () => document.hidden && rest.abort(), { signal: either });
+    const tabs = tellTabs(() => rest.abort(YIELDED));
     let silence = null;
     const heard = () => {
       clearTimeout(silence);
@@ -147,9 +152,15 @@ export async function follow({ onEvent, onState, onBack, signal }) {
     } finally {
       clearTimeout(silence);
       rest.abort(); // removes the listener too
+      tabs.close();
     }
     if (signal.aborted) return;
     hasMissed = true;
+    if (rest.signal.reason === YIELDED) {
+      onState(YIELDED);
+      await event(window, "focus", signal);
+      continue;
+    }
     onState("waiting");
     if (document.hidden || performance.now() - opened > STEADY_MS) pause = 100;
     await new Promise((resolve) => setTimeout(resolve, pause));
@@ -157,10 +168,19 @@ export async function follow({ onEvent, onState, onBack, signal }) {
   }
 }
 
-function visible(signal) {
-  if (!document.hidden) return null;
+/** Tell the other tabs that this one opens a stream; call `onMany` when `MOST_STREAMS` of them have opened one later. */
+function tellTabs(onMany) {
+  const later = new Set();
+  const tabs = new BroadcastChannel("streams");
+  tabs.onmessage = ({ data }) => later.add(data).size === MOST_STREAMS && onMany();
+  tabs.postMessage(TAB);
+  return tabs;
+}
+
+/** Wait for an event, or until `signal` is aborted. */
+function event(target, name, signal) {
   return new Promise((resolve) => {
-    document.addEventListener("visibilitychange", resolve, { once: true, signal });
+    target.addEventListener(name, resolve, { once: true, signal });
     signal.addEventListener("abort", resolve, { once: true });
   });
 }

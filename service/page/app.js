@@ -77,12 +77,12 @@ async function render() {
   }
 }
 
-/** Show how fresh the view is: "live", "waiting", "paused", "off", "" or "refused"; a notice gives the reason of a refusal. */
+/** Show how fresh the view is: "live", "waiting", "yielded", "paused", "off", "" or "refused"; a notice gives the reason of a refusal. */
 function live(state, why) {
   const place = document.getElementById("live");
   const notice = document.getElementById("stale");
   if (place.dataset.state === "live" || state === "") freshAt = new Date();
-  const text = { live: "Live", waiting: "Connecting", paused: "Paused" }[state] ?? "";
+  const text = { live: "Live", waiting: "Connecting", yielded: "Every 10 s", paused: "Paused" }[state] ?? "";
   place.dataset.state = text && state;
   if (place.textContent !== text) place.textContent = text;
   notice.hidden = state !== "refused" || main.querySelector("[role=alert]") !== null; // an alert has its own "Try again"

@@ -156,6 +156,22 @@ def test_a_stream_that_brings_nothing_is_not_live(opened):
 
 
 @desktop
+def test_more_tabs_than_a_browser_has_connections_are_all_fresh(opened):
+    opened.go("#/")
+    expect(opened.page.locator("#live")).to_have_text("Live")
+    others = [opened.page.context.new_page() for _ in range(6)]
+    for other in others:
+        other.goto(opened.base, wait_until="commit")
+    for other in others[2:]:
+        expect(other.locator("#live")).to_have_text("Live")
+
+    live = opened.page.locator("#live")
+    expect(live).to_have_text("Every 10 s")
+    opened.page.evaluate("dispatchEvent(new Event('focus'))")
+    expect(live).to_have_text("Live")
+
+
+@desktop
 def test_the_theme_changes_and_is_remembered(opened):
     opened.go("#/")
     root = opened.page.locator("html")
