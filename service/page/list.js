@@ -20,6 +20,9 @@ export class RowList {
     addEventListener("resize", () => this.later(), { signal });
     for (const name of ["beforeprint", "afterprint"]) addEventListener(name, () => ((this.isPrinting = name === "beforeprint"), this.draw()), { signal });
     this.element.addEventListener("keydown", (event) => this.move(event));
+    this.element.addEventListener("pointerdown", () => (this.isPressed = true));
+    // The click comes after "pointerup", and before the next task. A context menu may take "pointerup".
+    for (const name of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(name, () => this.isPressed && setTimeout(() => ((this.isPressed = false), this.draw())), { signal });
   }
 
   /** Show these items, in this order. */
@@ -42,6 +45,7 @@ export class RowList {
   draw() {
     cancelAnimationFrame(this.frame);
     this.frame = undefined;
+    if (this.isPressed) return; // a row that moved away would lose the click
     const height = this.height();
     this.element.style.height = `${this.items.length * height}px`;
     const top = -this.element.getBoundingClientRect().top;
@@ -83,7 +87,7 @@ export class RowList {
     return element;
   }
 
-  /** Show an item's new values in its row. The first cell has its link and stays: a click on it may have begun. */
+  /** Show an item's new values in its row. The first cell has its link and stays: the link may have the focus. */
   renew(element, item, changed) {
     if (item === changed) return;
     const { className, title, children } = this.row(changed);

@@ -378,18 +378,23 @@ def test_the_list_begins_with_one_page(opened):
 
 
 @desktop
-def test_a_click_on_a_unit_counts_while_the_list_is_read_again(opened):
-    opened.page.clock.install()
-    page = shown(opened)
-    first_unit(page).hover()
+def test_a_click_on_a_unit_counts_while_another_takes_its_place(opened, client):
+    opened.go("#/?q=pump-000")
+    page = opened.page
+    expect(page.locator("#live")).to_have_text("Live")
+    life = pumps(units=1, seed=99)[0]
+    made = window(0, life, len(life.cycles)) | {"unit": "pump-000z"}
+    heard = page.evaluate_handle(HEARD, "pump-000z")
+    pressed = rows(page).last.locator("a")
+    name = pressed.inner_text()
+    pressed.hover()
     page.mouse.down()
-    age = page.locator(".rows .row .age").first
-    age.evaluate("(cell) => (cell.dataset.before = true)")
-    page.clock.fast_forward(11_000)
-    expect(age).not_to_have_attribute("data-before", "true")
+    predict(client, [made])
+    page.evaluate("({ heard }) => heard", heard)
     page.mouse.up()
 
-    expect(page).to_have_url(re.compile("#/unit/tiny/pump-"))
+    expect(page).to_have_url(re.compile(f"#/unit/tiny/{name}$"))
+    remove(client, made)
 
 
 @desktop
