@@ -3,7 +3,7 @@
 import { api, askAgain, onKeyChange, onKeyNeeded, setKey } from "./api.js";
 import { announce, h, put } from "./dom.js";
 import * as fleet from "./fleet.js";
-import { clock } from "./format.js";
+import { clock, nameText } from "./format.js";
 import * as models from "./models.js";
 import { failed } from "./parts.js";
 import * as tried from "./try.js";
@@ -12,7 +12,7 @@ import * as unit from "./unit.js";
 // All modules load with the page: one that loads later may be of the next version of the service.
 const ROUTES = [
   { pattern: /^\/$/, view: "fleet", title: () => "Fleet", module: fleet },
-  { pattern: /^\/unit\/([^/]*)\/([^/]*)$/, view: "fleet", names: ["model", "unit"], title: (p) => p.unit, module: unit },
+  { pattern: /^\/unit\/([^/]*)\/([^/]*)$/, view: "fleet", names: ["model", "unit"], title: (p) => nameText(p.unit), module: unit },
   { pattern: /^\/try$/, view: "try", title: () => "Try", module: tried },
   { pattern: /^\/models(?:\/([^/]*))?$/, view: "models", names: ["model"], title: (p) => p.model ?? "Models", module: models },
 ];

@@ -3,6 +3,11 @@
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const MINUS = "\u2212";
 
+/** Format a unit's name: characters that are invisible or turn the direction of text, as ⟨U+202E⟩, would disguise it. */
+export function nameText(unit) {
+  return unit.replace(/[\p{Cc}\p{Cf}]/gu, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
 /** Format a number with a real minus sign; a dash if there is no number. */
 export function number(value, decimals = 0) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";

@@ -1,7 +1,7 @@
 // One unit of the fleet as a row: state, RUL with its interval as a band, probability, trend, age.
 
 import { h, svg } from "./dom.js";
-import { age, isCapped, moment, number, percent, rulText, secondsSince } from "./format.js";
+import { age, isCapped, moment, nameText, number, percent, rulText, secondsSince } from "./format.js";
 import { STATES, badge, stateOf } from "./parts.js";
 
 const LISTED_SECONDS = 5; // a prediction is listed within a second or two of its readings
@@ -16,7 +16,7 @@ export function unitRow(unit, { horizon, scale }) {
   const cell = (name, ...content) => h("div", { class: `cell ${name}`, role: "cell" }, content);
   return h(
     "div", { class: `row ${tone}`, role: "row", title: meaning(unit) },
-    cell("unit", h("a", { href: hashOf(unit) }, unit.unit), h("span", { class: "muted small model" }, unit.model)),
+    cell("unit", h("a", { href: hashOf(unit) }, nameText(unit.unit)), h("span", { class: "muted small model" }, unit.model)),
     cell("state", badge(state), unanswered(unit)),
     cell("rul", h("b", {}, rulText(unit)), h("span", { class: "word muted" }, " cycles left")),
     cell("range", h("span", { class: "ends muted" }, ends(unit)), band(unit, scale, state)),
@@ -30,7 +30,7 @@ export function unitRow(unit, { horizon, scale }) {
 /** The tooltip of the row. Cells have none of their own, because the row's link covers them. */
 function meaning(unit) {
   return [
-    unit.unit,
+    nameText(unit.unit),
     `${percent(unit.interval.coverage)} interval, in cycles`,
     hasTrend(unit) && `RUL changes by ${trendText(unit)} cycles per cycle; ${number(-1)} is ordinary wear`,
     unanswered(unit) && `readings go to cycle ${number(unit.last_reading_cycle)}`,

@@ -1,6 +1,7 @@
 // Dialogs that change a unit: report an outcome, rename, delete. Each resolves to the result; null if it is cancelled.
 
 import { h, put } from "./dom.js";
+import { nameText } from "./format.js";
 
 /** Open a dialog whose form calls `act`; it shows an error of the service. */
 function ask({ title, fields, action, danger = false, act }) {
@@ -33,7 +34,7 @@ function ask({ title, fields, action, danger = false, act }) {
 export function reportOutcome({ api, path, model, unit, last, known }) {
   const choice = (value, text, checked) => h("label", { class: "choice" }, h("input", { type: "radio", name: "kind", value, checked }), text);
   return ask({
-    title: known ? ["Correct the outcome of unit ", h("bdi", {}, unit)] : ["How did unit ", h("bdi", {}, unit), " end?"],
+    title: known ? `Correct the outcome of unit ${nameText(unit)}` : `How did unit ${nameText(unit)} end?`,
     fields: [
       h("fieldset", {}, h("legend", { class: "unseen" }, "Outcome"),
         choice("failed", "It failed", known?.kind !== "removed"), choice("removed", "It was removed while it still ran", known?.kind === "removed")),
@@ -48,7 +49,7 @@ export function reportOutcome({ api, path, model, unit, last, known }) {
 
 export function renameUnit({ api, path, model, unit }) {
   return ask({
-    title: ["Rename unit ", h("bdi", {}, unit)],
+    title: `Rename unit ${nameText(unit)}`,
     fields: [h("label", { for: "new-name" }, "New name"), h("input", { id: "new-name", name: "to", required: true, maxlength: 256, value: unit, autocomplete: "off" })],
     action: "Rename",
     act: async (given) => (await api.post(`${path}/rename`, { model, to: given.get("to") })).unit,
@@ -57,7 +58,7 @@ export function renameUnit({ api, path, model, unit }) {
 
 export function deleteUnit({ api, path, model, unit }) {
   return ask({
-    title: ["Delete unit ", h("bdi", {}, unit), "?"],
+    title: `Delete unit ${nameText(unit)}?`,
     fields: [h("p", {}, "Its readings, predictions and outcome are removed from the store. This cannot be undone.")],
     action: "Delete",
     danger: true,

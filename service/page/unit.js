@@ -5,7 +5,7 @@ import { figures, reasons } from "./answer.js";
 import { follow } from "./api.js";
 import { every, keepAges } from "./clock.js";
 import { h, put } from "./dom.js";
-import { age, moment, number } from "./format.js";
+import { age, moment, nameText, number } from "./format.js";
 import { lifeCharts } from "./life.js";
 import { badge, empty, failed, loading, stateOf } from "./parts.js";
 import { deleteUnit, renameUnit, reportOutcome } from "./unit-changes.js";
@@ -23,7 +23,7 @@ export async function show(root, params, context) {
   const { api, signal } = context;
   const path = `/v1/units/${encodeURIComponent(unit)}`;
   root.classList.add("unit");
-  put(root, loading(`Loading unit ${unit}`));
+  put(root, loading(`Loading unit ${nameText(unit)}`));
   const [{ known, explained }, loaded] = await Promise.all([
     history(api, path, { model, cycle: at }, signal),
     api.get(`/v1/models/${encodeURIComponent(model)}`, {}, { signal }),
@@ -158,7 +158,7 @@ class UnitView {
     const { isBehind } = this;
     return h("header", { class: "unit-head" },
       h("p", { class: "crumb" }, h("a", { href: "#/" }, "Fleet"), " / ", h("a", { href: `#/models/${encodeURIComponent(model)}` }, model)),
-      h("div", { class: "title" }, h("h1", {}, `Unit ${unit}`), state && badge(state)),
+      h("div", { class: "title" }, h("h1", {}, `Unit ${nameText(unit)}`), state && badge(state)),
       h("p", { class: "muted" }, last && `Cycle ${number(last)}`, newest && " · ", newest && h("span", { title: moment(newest), class: isBehind && "stale" }, isBehind ? `not answered since cycle ${number(latest.last_cycle)}, ` : "answered ", h("time", { datetime: newest }, age(newest)), " ago")),
       h("div", { class: "unit-tools" }, report, menu));
   }

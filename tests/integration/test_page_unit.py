@@ -451,17 +451,19 @@ def test_heads_that_could_not_be_read_are_read_when_their_fold_is_opened_again(o
 
 
 @desktop
-def test_a_name_that_turns_the_direction_of_text_turns_nothing_else(opened, http):
-    lives(http, "\u202eevil", seed=7, share=0.4)
-    page = show(opened, "\u202eevil")
+def test_no_name_is_disguised_by_characters_that_are_invisible_or_turn_the_text(opened, http):
+    name, said = "pump-\u202e1\u200b", "pump-⟨U+202E⟩1⟨U+200B⟩"
+    lives(http, name, seed=7, share=0.4)
+    page = show(opened, name)
     page.get_by_role("button", name="Report outcome").click()
 
-    name = page.locator("dialog h2 bdi").bounding_box()
-    end = page.locator("dialog h2").evaluate(
-        """(title) => { const range = document.createRange(); range.selectNodeContents(title.lastChild);
-            return range.getBoundingClientRect().left; }"""
-    )
-    assert end >= name["x"] + name["width"] - 1
+    expect(page).to_have_title(f"{said} · rulserve")
+    expect(page.locator("h1")).to_have_text(f"Unit {said}")
+    expect(page.locator("dialog h2")).to_have_text(f"How did unit {said} end?")
+    opened.go("#/?q=pump-")
+    row = page.locator(".rows [role=row]")
+    expect(row.locator("a")).to_have_text(said)
+    expect(row).to_have_attribute("title", re.compile(f"^{re.escape(said)}\n"))
 
 
 @desktop
