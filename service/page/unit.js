@@ -74,7 +74,7 @@ class UnitView {
     Object.assign(this, facts);
     this.root = root;
     this.context = context;
-    for (const name of ["pointerdown", "keydown"]) root.addEventListener(name, () => (this.isUsed = true), { signal: context.signal });
+    for (const name of ["pointerdown", "keydown", "focusin"]) root.addEventListener(name, () => (this.isUsed = true), { signal: context.signal });
     const closeMenus = (target) => {
       for (const menu of root.querySelectorAll("details.menu[open]")) menu.open = menu.contains(target);
     };
@@ -132,7 +132,7 @@ class UnitView {
       h("section", { class: "why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
       !known.outcome && this.at === null && !this.isBehind && this.act());
     this.isUsed = false;
-    const top = scrollY;
+    const [top, hadFocus] = [scrollY, this.root.contains(document.activeElement)];
     this.news = h("p", { class: "notice card", role: "status", hidden: true });
     put(this.root,
       this.head(prediction, last),
@@ -141,6 +141,7 @@ class UnitView {
       known.outcome && this.end(),
       answer,
       h("div", { class: "columns" }, h("section", { class: "card charts", "aria-label": "Life" }, charts.root), charts.side));
+    if (hadFocus) this.root.parentElement.focus({ preventScroll: true });
     scrollTo(0, top);
   }
 
@@ -153,7 +154,7 @@ class UnitView {
       h("div", { class: "card" },
         h("button", { type: "button", class: "ghost", onclick: () => (menu.open = false, renameUnit(tools).then((to) => to && this.go(to))) }, "Rename"),
         h("button", { type: "button", class: "ghost danger", onclick: () => (menu.open = false, deleteUnit(tools).then((done) => done && context.navigate("#/"))) }, "Delete")));
-    const report = h("button", { type: "button", onclick: () => reportOutcome({ ...tools, known: known.outcome }).then((done) => done && this.reload()) }, known.outcome ? "Correct outcome" : "Report outcome");
+    const report = h("button", { type: "button", onclick: () => reportOutcome({ ...tools, known: known.outcome }).then((done) => done && (this.context.announce("Outcome reported"), this.reload())) }, known.outcome ? "Correct outcome" : "Report outcome");
     const newest = known.predictions[0]?.predicted_at;
     const { isBehind } = this;
     return h("header", { class: "unit-head" },

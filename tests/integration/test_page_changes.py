@@ -73,6 +73,8 @@ def test_an_outcome_is_reported_after_a_question_and_can_be_corrected(opened, ht
     dialog.get_by_role("button", name="Report").click()
 
     expect(page.get_by_text(re.compile("Removed at cycle"))).to_be_visible()
+    expect(page.locator("#announcer")).to_have_text("Outcome reported")
+    expect(page.locator("#main")).to_be_focused()
     page.get_by_role("button", name="Correct outcome").click()
     dialog.get_by_label("It failed").check()
     dialog.get_by_role("button", name="Correct").click()

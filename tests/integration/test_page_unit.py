@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser import desktop, each_look, every_look, expecting
-from tests.page_unit import falls_silent, lives, show
+from tests.page_unit import falls_silent, lives, read_on, show
 
 SECONDS = 60
 
@@ -331,6 +331,19 @@ def test_a_new_reading_appears_by_itself_unless_somebody_works_on_the_page(opene
     page.get_by_role("button", name="Show it").click()
     expect(page.locator(".unit-head")).to_contain_text(f"Cycle {before + 2} ")
     expect(page.get_by_role("region", name="When to act")).to_contain_text("1.5")
+
+
+@desktop
+def test_a_new_reading_leaves_the_focus_that_entered_from_the_header(opened, http):
+    lives(http, "entered", seed=9, share=0.3)
+    page = show(opened, "entered")
+    expect(page.locator("#live")).to_have_text("Live")
+    page.locator("#theme").focus()
+    page.keyboard.press("Tab")
+    read_on(http, "entered", seed=9)
+    page.get_by_text("There is an answer for cycle").wait_for()
+
+    expect(page.locator(".crumb a").first).to_be_focused()
 
 
 @desktop
