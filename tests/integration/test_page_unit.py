@@ -347,6 +347,15 @@ def test_a_new_reading_leaves_the_focus_that_entered_from_the_header(opened, htt
 
 
 @desktop
+def test_the_readings_of_a_cycle_fit_into_a_phone(opened):
+    opened.page.set_viewport_size({"width": 360, "height": 740})
+    page = show(opened, "worn")
+
+    width, room = page.locator(".readings").evaluate("(one) => [one.scrollWidth, one.clientWidth]")
+    assert width <= room
+
+
+@desktop
 @expecting("404")
 def test_the_page_says_that_a_unit_is_unknown(opened):
     opened.go("#/unit/fd001/nobody")
