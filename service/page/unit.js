@@ -125,6 +125,7 @@ class UnitView {
       heads: manifest.heads > 1 && readings.cycles.length ? () => this.heads(readings) : null,
     });
     if (this.context.signal.aborted) return charts.destroy();
+    const [top, hadFocus] = [scrollY, this.root.contains(document.activeElement)];
     this.charts?.destroy();
     this.charts = charts;
     const answer = h("div", { class: "card answer" },
@@ -132,7 +133,6 @@ class UnitView {
       h("section", { class: "why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
       !known.outcome && this.at === null && !this.isBehind && this.act());
     this.isUsed = false;
-    const [top, hadFocus] = [scrollY, this.root.contains(document.activeElement)];
     this.news = h("p", { class: "notice card", role: "status", hidden: true });
     put(this.root,
       this.head(prediction, last),

@@ -347,6 +347,19 @@ def test_a_new_reading_leaves_the_focus_that_entered_from_the_header(opened, htt
 
 
 @desktop
+def test_a_new_reading_leaves_the_place_of_a_reader_who_has_scrolled(opened, http):
+    lives(http, "scrolled", seed=9, share=0.3)
+    page = show(opened, "scrolled")
+    expect(page.locator("#live")).to_have_text("Live")
+    page.evaluate("scrollTo(0, 600)")
+    before = page.locator(".unit-head p").last.inner_text().split(" ·")[0]
+    read_on(http, "scrolled", seed=9)
+    expect(page.locator(".unit-head")).not_to_contain_text(f"{before} ")
+
+    assert page.evaluate("scrollY") == 600
+
+
+@desktop
 def test_the_readings_of_a_cycle_fit_into_a_phone(opened):
     opened.page.set_viewport_size({"width": 360, "height": 740})
     page = show(opened, "worn")
