@@ -75,7 +75,7 @@ TIME = "column 'time': expected a time such as 2026-03-01T12:00:00Z or 01.03.202
 async def test_a_line_that_is_wrong_is_named_and_the_rest_is_reported(tmp_path, capsys, line, message):
     server = Server()
 
-    with pytest.raises(LinesRefused, match=r"1 outcomes \(1 created\); 1 of 2 lines refused"):
+    with pytest.raises(LinesRefused, match=r"1 outcome \(1 created\); 1 of 2 lines refused"):
         await report(server, csv_file(tmp_path, HEADER, line, "2,failed,5,,"))
 
     assert [unit for unit, _ in server.taken] == ["2"]
