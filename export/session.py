@@ -53,27 +53,19 @@ class Session:
         Raises:
             InvalidBundle: the graph fails.
         """
-        feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
-        try:
-            answers = self._session.run(list(self.outputs), feed)
-        except Exception as error:
-            raise InvalidBundle(
-                f"{self._path}: the graph fails, export it again: {one_line(error)}"
-            ) from error
-        return dict(zip(self.outputs, answers, strict=True))
+        return self._run(self.outputs, readings, lengths, last_cycle)
 
     def self_attention(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> FloatArray:
         """Return where each cycle looks, [B, H, T, T]: query, then key.
 
         Raises:
-            InvalidBundle: the graph has no such output.
+            InvalidBundle: the graph has no such output, or fails.
         """
         if not self.has_map:
             raise InvalidBundle(
                 "this bundle has no map of its cycles: train --network selfattention, export --with-map"
             )
-        feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
-        return self._session.run([MAP], feed)[0]
+        return self._run([MAP], readings, lengths, last_cycle)[MAP]
 
     def answer_all(self, windows: WindowSet) -> dict[str, FloatArray]:
         """Run any number of windows in batches."""
@@ -89,6 +81,18 @@ class Session:
             answers = self.answer(part.readings, part.lengths, part.last_cycle)
             parts.append({name: answers[name] for name in names})
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+    def _run(
+        self, names: Sequence[str], readings: FloatArray, lengths: IntArray, last_cycle: FloatArray
+    ) -> dict[str, FloatArray]:
+        feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
+        try:
+            answers = self._session.run([*names], feed)
+        except Exception as error:
+            raise InvalidBundle(
+                f"{self._path}: the graph fails, export it again: {one_line(error)}"
+            ) from error
+        return dict(zip(names, answers, strict=True))
 
 
 def open_bundle(folder: BundleFolder, contents: Contents | None = None) -> tuple[Session, Manifest]:

@@ -80,6 +80,14 @@ def test_the_map_is_only_in_graphs_that_were_asked_for_it_and_no_service_asks(ma
         Session(plain.model).self_attention(windows.readings, windows.lengths, windows.last_cycle)
 
 
+def test_a_graph_that_fails_in_its_map_is_an_invalid_bundle(mapped):
+    session, manifest = open_bundle(mapped)
+    windows = simulated_windows(manifest, count=2, seed=1)
+
+    with pytest.raises(InvalidBundle, match="the graph fails, export it again"):
+        session.self_attention(windows.readings[..., :1], windows.lengths, windows.last_cycle)
+
+
 def test_a_network_without_self_attention_has_no_map_to_export(tiny_bundle, tmp_path):
     checkpoint = Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
 
