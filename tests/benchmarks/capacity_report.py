@@ -157,7 +157,9 @@ class Plan(NamedTuple):
 
 def report(found: Measurement, plan: Plan) -> str:
     """Show the cost of a window, the simulation beside the measurement, and plans for fleets."""
-    others = statistics.median(each.others for each in found.rounds)
+    others = max(
+        0.0, statistics.median(each.others for each in found.rounds)
+    )  # below 0 by rounding of clocks
     times = found.times(found.rounds)
     return "\n".join(
         (
