@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -304,6 +305,8 @@ class Client:
         self.asynchronous: Final = AsyncClient(
             url, api_key=api_key, tls=tls, timeout_seconds=timeout_seconds, attempts=attempts
         )
+        self._is_open = True
+        self._beginning: Final = threading.Lock()
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -316,28 +319,36 @@ class Client:
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the loop; an interrupt cancels."""
-        if self._thread.is_alive():
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            try:
-                return future.result()
-            except CancelledError:  # another thread closes the client
-                self._thread.join()
-            finally:
-                future.cancel()
+        if future := self._begin(work):
+            with suppress(CancelledError):  # another thread closes the client
+                try:
+                    return future.result()
+                finally:
+                    future.cancel()
         work.close()
-        why = "closed" if self._loop.is_closed() else "of another process"  # threads do not survive a fork
+        why = "of another process" if self._is_open else "closed"
         raise RuntimeError(f"the client of {self.asynchronous.url} is {why}: open another one")
 
     def close(self) -> None:
         """Close the connections and end the thread; calls of other threads end with an error."""
         if self._thread.is_alive():
-            self.wait(self.asynchronous.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with self._beginning:
+                if self._is_open:
+                    self._is_open = False
+                    self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+
+    def _begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result] | None:
+        if self._thread.is_alive():  # threads do not survive a fork
+            with self._beginning:  # a loop that ends would never answer
+                if self._is_open:
+                    return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return None
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # its exit ends all that still runs
             runner.get_loop().run_forever()
+            runner.run(self.asynchronous.close())
 
     models = _blocking(AsyncClient.models)
     manifest = _blocking(AsyncClient.manifest)

@@ -741,6 +741,33 @@ def test_closing_a_client_ends_its_generators_so_that_no_answer_in_parts_is_left
     assert left == ["ended"]
 
 
+def test_a_call_that_begins_while_another_thread_closes_the_client_is_an_error():
+    client, errors = Client("http://rul.test"), []
+
+    def ask():
+        with pytest.raises(RuntimeError) as raised:
+            client.wait(asyncio.Event().wait())
+        errors.append(str(raised.value))
+
+    other = threading.Thread(target=ask, daemon=True)
+
+    async def parts():
+        try:
+            yield
+        finally:
+            other.start()
+            other.join(10)
+
+    async def begin(generator):
+        await anext(generator)
+
+    generator = parts()
+    client.wait(begin(generator))
+    client.close()
+
+    assert errors == ["the client of http://rul.test is closed: open another one"]
+
+
 def test_a_closed_client_is_an_error_that_may_be_closed_again():
     with Client("http://rul.test") as client:
         pass
