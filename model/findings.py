@@ -21,6 +21,7 @@ from model.domain import InvalidData, Trajectory
 from model.fleet import SHORTEST_CONTEXT, FailureRule, Fleet
 from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection, inspect_rows
 from model.readers import read_rows
+from model.reference import LARGEST_READING
 from model.screen import digits_apart, number_table, percent, say, tell
 
 Level = Literal["error", "warning", "note"]
@@ -312,6 +313,9 @@ def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator
     if column.missing == 1:
         yield Finding("error", f"{table} {name}: expected readings, got none in any unit; remove the column")
         return
+    if column.largest > LARGEST_READING:
+        text = f"expected readings within ±{LARGEST_READING:g}, got up to {column.largest:g} in magnitude"
+        yield Finding("error", f"{table} {name}: {text}: leave the cell empty if it is a code for missing")
     if column.repeats == "RUL":
         text = f"{table} {name} counts the cycles to failure: the answer; remove the column"
         yield Finding("warning", text)

@@ -45,6 +45,7 @@ class ColumnFacts:
     low: float  # 1 % quantile; NaN without any reading
     median: float
     high: float  # 99 % quantile
+    largest: float  # Largest magnitude of a reading; 0 without one
     missing: float  # Share of missing and infinite readings, 0..1
     commonest: float  # Share of the most frequent value among the readings, 0..1
     outliers: int  # Readings farther from low..high than its width
@@ -208,7 +209,7 @@ def column_facts(
     known = readings[np.isfinite(readings)]
     missing = 1.0 - len(known) / max(len(readings), 1)
     if not len(known):
-        return ColumnFacts(name, role, np.nan, np.nan, np.nan, missing, 0.0, 0, 0.0, "", None, 0.0, None)
+        return ColumnFacts(name, role, np.nan, np.nan, np.nan, 0.0, missing, 0.0, 0, 0.0, "", None, 0.0, None)
     low, median, high = (float(value) for value in np.quantile(known, (0.01, 0.5, 0.99)))
     width = high - low
     beyond = np.flatnonzero((readings < low - width) | (readings > high + width)) if width > 0 else []
@@ -219,6 +220,7 @@ def column_facts(
         low=low,
         median=median,
         high=high,
+        largest=float(np.abs(known).max()),
         missing=missing,
         commonest=float(np.unique(known, return_counts=True)[1].max() / len(known)),
         outliers=len(far),

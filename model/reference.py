@@ -66,9 +66,10 @@ def _printable(text: str) -> str:
 Line = Annotated[str, AfterValidator(_printable)]
 """Text that logs, tables and labels can show unchanged."""
 Cycles = Annotated[float, Field(ge=0, le=LARGEST_CYCLE)]
-Statistic = Annotated[float, Field(ge=-1e30, le=1e30)]
-"""In engineering units. Its product with a z-score is finite in float32."""
-Deviation = Annotated[float, Field(ge=1e-38, le=1e30)]
+LARGEST_READING: Final = 1e30
+"""In engineering units, for training. Its product with a z-score is finite in float32."""
+Statistic = Annotated[float, Field(ge=-LARGEST_READING, le=LARGEST_READING)]
+Deviation = Annotated[float, Field(ge=1e-38, le=LARGEST_READING)]
 ZScore = Annotated[float, Field(ge=-1e6, le=1e6)]
 """The z-scores of N readings are at most the root of N."""
 ZSpread = Annotated[float, Field(ge=0, le=1e6)]

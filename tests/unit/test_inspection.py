@@ -315,6 +315,10 @@ def test_readings_near_the_largest_float32_are_inspected(inspected):
 
     assert facts.columns[-1].code == -largest
     assert re.search("outliers far from .*a code for missing?", "\n".join(lines(found, "warning")))
+    with pytest.raises(
+        InvalidData, match=r"extra: expected readings within ±1e\+30, got up to 3\.40282e\+38"
+    ):
+        require_trainable(found)
 
 
 @pytest.mark.parametrize(("offset", "said"), [(1.7e9, "100 %"), (1e8, "10.1 %"), (1e6, None), (1e-30, None)])
