@@ -289,7 +289,8 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
     except pa.ArrowException:  # lists, structs, bytes that are no text
         raise InvalidData(f"expected names or numbers, got {column.type}") from None
     if pa.types.is_decimal(cells.type):  # each by itself: the batches of a column must name a unit alike
-        return pc.replace_substring_regex(texts, r"\.0+$", "")  # pyrefly: ignore[missing-attribute]
+        zeros = r"\.0+$|^(0)E-\d+$"  # Arrow writes 0 with seven places or more as 0E-7
+        return pc.replace_substring_regex(texts, zeros, r"\1")  # pyrefly: ignore[missing-attribute]
     return texts
 
 

@@ -542,3 +542,9 @@ def test_a_unit_in_decimals_has_the_same_name_in_every_batch():
     names = [names_of(batch)[0] for batch in (column, column.slice(0, 1), column.slice(1))]
 
     assert names == [("2", "2.50"), ("2",), ("2.50",)]
+
+
+def test_unit_0_in_decimals_of_many_places_is_named_0():
+    column = pa.chunked_array([pa.array([Decimal(0), Decimal(10)], pa.decimal128(38, 10))])
+
+    assert names_of(column)[0] == ("0", "10")
