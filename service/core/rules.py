@@ -72,8 +72,8 @@ class WindowRules:
             max_window_cycles,
         )
 
-    def unknown_columns(self, names: Iterable[str]) -> Iterator[Problem]:
-        """Yield a problem for each column that the model lacks, by name."""
+    def unknown_columns(self, names: Iterable[str], at: str = "") -> Iterator[Problem]:
+        """Yield a problem for each column that the model lacks, by name, in the reading or window `at`."""
         for name in sorted({*names} - self.known):
             detail = f"the model has no column {short(name)}"
-            yield Problem(f"/columns/{escaped(name)}", "unknown_column", detail)
+            yield Problem(f"{at}/columns/{escaped(name)}", "unknown_column", detail)

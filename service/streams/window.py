@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -137,11 +138,7 @@ def numbers_of(
     if values:
         raise refusal([Problem(at, "wrong_columns", "expected values or columns, got both")])
     if not rules.known.issuperset(columns):
-        unknown = sorted(columns.keys() - rules.known)[: MAX_PROBLEMS + 1]
-        details = {escaped(name): f"the model has no column {name[:40]!r}" for name in unknown}
-        raise refusal(
-            [Problem(f"{at}/columns/{name}", "unknown_column", text) for name, text in details.items()]
-        )
+        raise refusal(list(islice(rules.unknown_columns(columns, at), MAX_PROBLEMS + 1)))
     return [columns.get(name, math.nan) for name in rules.names]
 
 
