@@ -5,7 +5,7 @@ import { figures, reasons } from "./answer.js";
 import { calls } from "./calls.js";
 import { BadFile, decoded, match, parse, units } from "./csv.js";
 import { h, put } from "./dom.js";
-import { number } from "./format.js";
+import { nameText, number } from "./format.js";
 import { lifeCharts } from "./life.js";
 import { badge, failed, loading, stateOf } from "./parts.js";
 
@@ -111,7 +111,7 @@ class TryView {
     const isOpen = this.place.querySelector("details")?.open;
     const { units: found, notes } = units(file, matched);
     const names = [...found.keys()];
-    const unit = h("select", { id: "try-unit", onchange: () => this.useOf(found, unit.value) }, names.map((name) => h("option", { value: name }, name)));
+    const unit = h("select", { id: "try-unit", onchange: () => this.useOf(found, unit.value) }, names.map((name) => h("option", { value: name }, nameText(name))));
     const missing = this.columns.filter((name) => !matched.columns[name]);
     const tooFew = missing.length > this.manifest.max_missing_fraction * this.columns.length;
     const used = new Set([matched.unit, matched.cycle, ...Object.values(matched.columns)]);
@@ -220,7 +220,7 @@ class TryView {
       },
     });
     return h("div", { class: "card try-cycle" },
-      h("div", { class: "title" }, h("h2", {}, `Unit ${this.unit}`), badge(stateOf(prediction)), fails && h("span", { class: "muted" }, `true RUL ${number(fails - cycle)} cycle${fails - cycle === 1 ? "" : "s"}`)),
+      h("div", { class: "title" }, h("h2", {}, `Unit ${nameText(this.unit)}`), badge(stateOf(prediction)), fails && h("span", { class: "muted" }, `true RUL ${number(fails - cycle)} cycle${fails - cycle === 1 ? "" : "s"}`)),
       h("label", { for: "try-cycle" }, "Answer at cycle ", said), slider);
   }
 

@@ -128,11 +128,11 @@ def test_long_names_of_a_file_its_unit_and_its_columns_fit(opened, life):
 
 @desktop
 def test_a_file_of_several_units_has_one_chosen(opened, life):
-    second = csv(life, cycles=150, unit="B").splitlines()[1:]
+    second = csv(life, cycles=150, unit="B\u200b").splitlines()[1:]
     page = drop(opened, "two.csv", csv(life, cycles=60) + "\n" + "\n".join(second))
-    page.get_by_label("Unit", exact=True).select_option("B")
+    page.get_by_label("Unit", exact=True).select_option("B⟨U+200B⟩")
 
-    expect(page.get_by_role("heading", name="Unit B")).to_be_visible()
+    expect(page.get_by_role("heading", name="Unit B⟨U+200B⟩")).to_be_visible()
     expect(page.locator(".try-cycle output")).to_have_text("150")
 
 
