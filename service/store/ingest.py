@@ -25,6 +25,7 @@ MOST_WAITING: Final = 2000
 """Maximum waiting requests; if the database is slow, more would only wait for their deadline."""
 GROUP_READINGS: Final = 1000
 """Maximum readings in a transaction, for which other processes wait."""
+CLOSED: Final = "the service shut down before it stored the readings"
 
 Result = Appended | Exception
 
@@ -43,6 +44,7 @@ class Ingest:
         self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="readings")
         self._waiting: Final[deque[tuple[Append, asyncio.Future[Appended]]]] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     async def append(self, request: Append) -> Appended:
         """Commit readings, all or none, and return the unit's newest ones.
@@ -54,6 +56,8 @@ class Ingest:
             Overloaded: too many requests wait.
             StoreUnavailable: the database does not answer.
         """
+        if self._is_closed:
+            raise NotReady(CLOSED)
         if len(self._waiting) >= MOST_WAITING:
             raise Overloaded(
                 f"{len(self._waiting)} requests wait for the store, its maximum; try again later"
@@ -65,11 +69,12 @@ class Ingest:
         return await result
 
     def close(self) -> None:
-        """Stop the thread after the transaction that it writes; fail callers that wait for a later one."""
+        """Stop the thread after the transaction that it writes; fail the callers of all later ones."""
+        self._is_closed = True
         self._executor.shutdown(wait=False)
         for _, caller in self._waiting:
             if not caller.done():
-                caller.set_exception(NotReady("the service shut down before it stored the readings"))
+                caller.set_exception(NotReady(CLOSED))
         self._waiting.clear()
 
     async def _write_all(self) -> None:

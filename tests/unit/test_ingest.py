@@ -124,8 +124,8 @@ async def test_at_a_shutdown_readings_being_written_are_stored_and_waiting_ones_
     slow.made.close()
     slow.gate.set()
 
-    found = await asyncio.gather(written, waiting, return_exceptions=True)
-    assert [type(answer) for answer in found] == [Appended, NotReady]
+    found = await asyncio.gather(written, waiting, slow.made.append(request("c")), return_exceptions=True)
+    assert [type(answer) for answer in found] == [Appended, NotReady, NotReady]
 
 
 async def test_all_who_wait_hear_that_the_store_is_away_and_later_ones_are_stored():
