@@ -14,6 +14,7 @@ from model.readers import read_trajectories
 from service.store.judgement import Outcome, OutcomeKind
 from service.store.rows import Append, Given, ModelVersion, UnitKey
 from service.store.store import Store
+from tests import commands
 from tests.integration.conftest import rul
 from tests.tiny_bundle import COLUMNS, FLEET, pumps
 
@@ -40,8 +41,8 @@ def end(store, unit, kind, cycle, *, tenant=""):
 
 
 def written(url, folder, *options) -> list[list[str]]:
-    done = rul("trajectories", "--store", url, "--output", folder / "units.csv", *options)
-    assert done.returncode == 0, done.stderr
+    done = commands.rul("trajectories", "--store", url, "--output", folder / "units.csv", *options)
+    assert done.exit_code == 0, done.output
     return list(csv.reader(io.StringIO((folder / "units.csv").read_text("utf-8"))))
 
 
@@ -97,9 +98,9 @@ def test_the_file_trains_as_it_is(store, url, tmp_path):
     end(store, lives[2].unit, OutcomeKind.REMOVED, int(lives[2].cycles[-1]))
 
     written(url, tmp_path)
-    done = rul("fleet", "init", tmp_path / "units.csv", "--output", tmp_path / "pumps.toml")
+    done = commands.rul("fleet", "init", tmp_path / "units.csv", "--output", tmp_path / "pumps.toml")
 
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     fleet = fleet_named(str(tmp_path / "pumps.toml"))
     found = {unit.unit: unit for unit in read_trajectories(tmp_path / "units.csv", fleet)}
     order = [names.index(column.name) for column in fleet.schema.columns]
@@ -129,18 +130,18 @@ def test_the_fleet_file_has_the_columns_and_bounds_of_the_bundle_and_reads_the_o
 
 @pytest.mark.parametrize("option", ["--bundle", "--fleet"])
 def test_a_bundle_without_a_fleet_file_is_refused_and_the_other_way_round(url, tmp_path, option):
-    done = rul("trajectories", "--store", url, option, tmp_path)
+    done = commands.rul("trajectories", "--store", url, option, tmp_path)
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "Invalid value for --bundle and --fleet: expected both or neither" in done.stderr
 
 
 def test_a_store_of_several_models_asks_for_one(url, tmp_path):
     Store.open(url, [PUMPS, OTHER]).close()
 
-    done = rul("trajectories", "--store", url, "--output", tmp_path / "units.csv", "--model", "fans")
+    done = commands.rul("trajectories", "--store", url, "--output", tmp_path / "units.csv", "--model", "fans")
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "Invalid value for --model: expected a model of the store: other, pumps" in done.stderr
     assert not (tmp_path / "units.csv").exists()
 
