@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ def visit(browser: Browser, base: str, look: Look, folder: Path, *, expects: str
         opened.foreign.append(route.request.url)
         route.abort()
 
-    context.route(lambda url: not url.startswith((base, "data:", "blob:")), stop)
+    # A pattern, because the driver knows it: a function is called here for every request, a fifth of the CPU.
+    context.route(re.compile(rf"^(?!{re.escape(base)}|data:|blob:)"), stop)
     page.on("console", lambda said: opened.problems.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: opened.problems.append(str(error)))
     try:
