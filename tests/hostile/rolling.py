@@ -15,8 +15,8 @@ from pathlib import Path
 
 import typer
 
+from tests.commands import rul
 from tests.hostile.balancer import PATIENCE_SECONDS, Load, asks_of, balanced, is_used
-from tests.integration.conftest import rul
 from tests.waiting import wait_until
 
 
@@ -28,7 +28,7 @@ def roll(
     made = rul(
         "simulate", "--bundle", bundle, "--units", 1, "--truncate", "--format", "json", "--output", simulated
     )
-    assert made.returncode == 0, made.stderr
+    assert made.exit_code == 0, made.output
     given = json.loads(simulated.read_text())["windows"][0]
     load = Load(pace=pace)
     settings = {"lame_duck_seconds": str(lame_duck), "store": "false"}

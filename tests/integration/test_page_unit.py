@@ -300,7 +300,7 @@ def test_a_unit_unlike_the_training_data_is_neither_healthy_nor_sure(opened, htt
 
 @each_look
 def test_the_numbers_stand_in_a_table_too(opened, http):
-    lives(http, "short", seed=7, share=0.1)  # axe reads each cell
+    lives(http, "short", seed=7, share=0.05)  # axe reads each cell
     cycles = http.get("/v1/units/short?model=fd001").json()["readings"]["cycles"]
     page = show(opened, "short")
     page.get_by_text("The numbers as a table").click()
@@ -410,15 +410,15 @@ def test_a_unit_whose_last_reading_is_answered_says_nothing_of_the_kind(opened):
 @desktop
 def test_the_whole_life_of_more_than_1000_cycles_is_shown(opened, http):
     life = http.get("/v1/models/fd001/simulated?seed=5").json()["columns"]
-    columns = {name: [values[i % 40] for i in range(1500)] for name, values in life.items()}
-    body = {"cycles": [*range(1, 1501)], "columns": columns}
+    columns = {name: [values[i % 40] for i in range(1100)] for name, values in life.items()}
+    body = {"cycles": [*range(1, 1101)], "columns": columns}
     http.post("/v1/units/aged/cycles", json=body).raise_for_status()
     page = show(opened, "aged")
 
     expect(page.get_by_role("slider", name="Cycle")).to_have_attribute("min", "1")
     page.get_by_text("The numbers as a table").click()
     table = page.get_by_role("region", name="Numbers of the charts")
-    expect(table.locator("tbody tr")).to_have_count(1500)
+    expect(table.locator("tbody tr")).to_have_count(1100)
 
 
 @desktop
