@@ -1,5 +1,7 @@
 """Readings in the store on SQLite: order, repeats, conflicts, groups, columns, bounds."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,28 +52,27 @@ def assert_readings(stretch, cycles):
     np.testing.assert_array_equal(stretch.values, np.array([value(c) for c in sorted(cycles)], np.float32))
 
 
-@examples(60, deadline=None)
+UNITS = count()
+
+
+@examples(60)
 @given(
     parts=st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=5), min_size=1, max_size=8),
     group=st.integers(1, 4),
 )
-def test_order_repeats_groups_and_restarts_change_neither_rows_nor_windows(tmp_path_factory, parts, group):
-    url = f"sqlite:///{tmp_path_factory.mktemp('store')}/rul.db"
-    known = set()
+def test_order_repeats_groups_and_restarts_change_neither_rows_nor_windows(store, parts, group):
+    unit, known = str(next(UNITS)), set()
 
     for start in range(0, len(parts), group):
-        store = Store.open(url)  # opened again: nothing is kept in the process
-        requests = [request(*cycles) for cycles in parts[start : start + group]]
-        for cycles, result in zip(parts[start:], append(store, *requests), strict=False):
+        requests = [request(*cycles, unit=unit) for cycles in parts[start : start + group]]
+        results = Readings(store).append(requests, at=1000.0)  # as after a restart: it has nothing in memory
+        for cycles, result in zip(parts[start:], results, strict=False):
             new = set(cycles) - known
             known |= new
             assert (result.stored, result.repeated) == (len(new), len(cycles) - len(new))
             assert_readings(result.newest, sorted(known)[-CONTEXT:])
-        store.close()
 
-    store = Store.open(url)
-    assert_readings(stored(store), known)
-    store.close()
+    assert_readings(stored(store, unit), known)
 
 
 def test_a_missing_value_conflicts_with_a_stored_one(store):
