@@ -38,10 +38,10 @@ def planted_bundle(tmp_path_factory):
     try:
         train_run(
             Plan(
-                planted_units("event", units=50, context=CONTEXT, seed=0).units,
+                planted_units("event", units=24, context=CONTEXT, seed=0).units,
                 planted_fleet("event", context=CONTEXT),
                 "flagship",
-                TrainConfig(seed=0, steps=80, batch=64, **recipe),
+                TrainConfig(seed=0, steps=60, batch=64, **recipe),
                 folds=2,
             ),
             name="planted",
