@@ -703,7 +703,7 @@ def test_the_training_windows_of_one_fold_are_gone_before_the_next(alive):
 def test_settings_are_read_where_they_decide_how_long_units_last(monkeypatch, decides):
     monkeypatch.setattr("model.run.LENGTHS", {100: 0.0})
     monkeypatch.setattr("model.run.JUDGES", 8)
-    config = TrainConfig(batch=64, truncations=5, learning_rate=1e-2)
+    config = TrainConfig(batch=32, truncations=5, learning_rate=1e-2)
     plan = Plan(hard_run_pumps(units=24, seed=1, decides=decides), PUMPS, "flagship", config, 3)
     told = []
 
