@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from service import logs
 from service.edge.keys import add_key
-from service.errors import DeadlineExceeded, Overloaded, UnknownUnit
+from service.errors import DeadlineExceeded, NotReady, Overloaded, UnknownUnit
 from service.http.units import _place, _token
 from service.store import async_store
 from service.store.async_store import AsyncStore
@@ -309,7 +309,7 @@ async def test_a_store_that_closes_waits_for_no_question_and_begins_no_other_and
 
     await asking.close(20)
 
-    with pytest.raises(RuntimeError, match="after shutdown"):
+    with pytest.raises(NotReady, match="shut down before it stored"):
         await asking.append(Append(UnitKey("", "fake", "17"), (), 1, Given([1], np.zeros((1, 0)), str)))
     answers.set()
     assert await hanging
