@@ -7,10 +7,7 @@ grpc://host:3000   grpcs://host   rul.v1.RulService; routes that gRPC lacks by H
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -36,6 +33,7 @@ from rul_client.answers import (
 from rul_client.errors import RemoteFailed, counted_from
 from rul_client.grpc import Rpc, http_beside
 from rul_client.http import TIMEOUT_SECONDS, http_client, request
+from rul_client.loop_thread import LoopThread
 from rul_client.query import Costs, check_options, given_of, json_of, unit_path
 from rul_client.readings import Frame, Readings, Unit, Window, numbered, windows_of, windows_per_request
 from rul_client.retries import ATTEMPTS, Retries, Sleep
@@ -305,11 +303,7 @@ class Client:
         self.asynchronous: Final = AsyncClient(
             url, api_key=api_key, tls=tls, timeout_seconds=timeout_seconds, attempts=attempts
         )
-        self._is_open = True
-        self._beginning: Final = threading.Lock()
-        self._loop: Final = asyncio.new_event_loop()
-        self._thread: Final = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._loop: Final = LoopThread(f"the client of {self.asynchronous.url}", self.asynchronous.close)
 
     def __enter__(self) -> Self:
         return self
@@ -319,36 +313,11 @@ class Client:
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the loop; an interrupt cancels."""
-        if future := self._begin(work):
-            with suppress(CancelledError):  # another thread closes the client
-                try:
-                    return future.result()
-                finally:
-                    future.cancel()
-        work.close()
-        why = "of another process" if self._is_open else "closed"
-        raise RuntimeError(f"the client of {self.asynchronous.url} is {why}: open another one")
+        return self._loop.wait(work)
 
     def close(self) -> None:
         """Close the connections and end the thread; calls of other threads end with an error."""
-        if self._thread.is_alive():
-            with self._beginning:
-                if self._is_open:
-                    self._is_open = False
-                    self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-
-    def _begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result] | None:
-        if self._thread.is_alive():  # threads do not survive a fork
-            with self._beginning:  # a loop that ends would never answer
-                if self._is_open:
-                    return asyncio.run_coroutine_threadsafe(work, self._loop)
-        return None
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # its exit ends all that still runs
-            runner.get_loop().run_forever()
-            runner.run(self.asynchronous.close())
+        self._loop.close()
 
     models = _blocking(AsyncClient.models)
     manifest = _blocking(AsyncClient.manifest)
