@@ -87,11 +87,7 @@ def model_card(manifest: Manifest, *, sha256: str) -> str:
     training = manifest.training
     settings = [column.name for column in manifest.columns if column.role == "setting"]
     sensors = [column.name for column in manifest.columns if column.role == "sensor"]
-    group = training.config.get("group")
-    whole, together = "unit", ""
-    if group is not None:
-        whole, together = "group", f", those of one `{group}`, a group, in one fold"
-    units = f"{training.units} units form {training.folds} folds{together}.{_censored(training)}"
+    whole = "unit" if training.config.get("group") is None else "group"
     entropy = manifest.entropy[0]
     low, high = entropy.limits(manifest.context)
     return f"""# {manifest.name} {manifest.version}
@@ -115,7 +111,7 @@ SHA-256 of `model.onnx`, as answers and `/v1/models` show it:
 {_figures(manifest)}
 
 RUL is capped at {manifest.cap:g} cycles, in truth and answer. Brackets: 95 % by bootstrap over {whole}s.
-Windows end at random cycles of a unit's life. {units} A \
+Windows end at random cycles of a unit's life. {_folds(training)} A \
 network trained on the
 other folds predicts each fold; the network of this bundle trained on all units. The nominal coverage \
 of the
@@ -153,6 +149,12 @@ def _figures(manifest: Manifest) -> str:
     table = "\n".join(["| cross-validation | |", "|---|---|", *rows])
     caution = boosting_caution(metrics)
     return f"{table}\n\n{caution}" if caution else table
+
+
+def _folds(training: Training) -> str:
+    group = training.config.get("group")
+    together = "" if group is None else f", those of one `{group}`, a group, in one fold"
+    return f"{training.units} units form {training.folds} folds{together}.{_censored(training)}"
 
 
 def _censored(training: Training) -> str:

@@ -178,9 +178,7 @@ def _lines(found: Sequence[Finding]) -> list[str]:
 
 def _of_rows(facts: Inspection) -> Iterator[Finding]:
     if all(column.commonest == 1 for column in facts.columns if column.role == "sensor"):
-        text = (
-            "[[sensors]]: expected readings that change, got one value a column; add a sensor that shows wear"
-        )
+        text = "[[sensors]]: expected readings that change, got one value a column; add one that shows wear"
         yield Finding("error", text)
     if facts.duplicates:
         yield Finding(
@@ -309,29 +307,26 @@ def _of_folds(facts: Inspection, fleet: Fleet, *, folds: int, seed: int) -> Iter
 
 
 def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
-    name, table = column.name, f"[[{column.role}s]]"
+    place = f"[[{column.role}s]] {column.name}"
     if column.missing == 1:
-        yield Finding("error", f"{table} {name}: expected readings, got none in any unit; remove the column")
+        yield Finding("error", f"{place}: expected readings, got none in any unit; remove the column")
         return
     if column.largest > LARGEST_READING:
         text = f"expected readings within ±{LARGEST_READING:g}, got up to {column.largest:g} in magnitude"
-        yield Finding("error", f"{table} {name}: {text}: leave the cell empty if it is a code for missing")
+        yield Finding("error", f"{place}: {text}: leave the cell empty if it is a code for missing")
     if column.repeats == "RUL":
-        text = f"{table} {name} counts the cycles to failure: the answer; remove the column"
-        yield Finding("warning", text)
+        yield Finding("warning", f"{place} counts the cycles to failure: the answer; remove the column")
     elif column.repeats == "cycle":
-        yield Finding("note", f"{table} {name} repeats the cycle number, which the model reads in any case")
+        yield Finding("note", f"{place} repeats the cycle number, which the model reads in any case")
     if column.commonest >= NEARLY_CONSTANT:
         level: Level = "warning" if column.role == "sensor" else "note"
-        yield Finding(
-            level, f"{table} {name} is {column.median:g} in {percent(column.commonest)} of its readings"
-        )
+        yield Finding(level, f"{place} is {column.median:g} in {percent(column.commonest)} of its readings")
     if column.rounded > COARSE:
         text = f"float32 rounds it by up to {percent(min(column.rounded, 1.0))} of its range: subtract "
-        yield Finding("warning", f"{table} {name}: {text}{column.median:g}, in requests too")
+        yield Finding("warning", f"{place}: {text}{column.median:g}, in requests too")
     if column.missing > 0:
-        text = f"{table} {name}: {percent(column.missing)} of the readings are missing"
-        if unset := facts.unset.get(name, 0):
+        text = f"{place}: {percent(column.missing)} of the readings are missing"
+        if unset := facts.unset.get(column.name, 0):
             text += f"; {counted(unset, 'cycle')} with sensor readings lack it, so their regime is a guess: "
             text += "fill it forward, in requests too"
         level = "warning" if unset or column.missing > fleet.max_missing_fraction else "note"
@@ -340,7 +335,7 @@ def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator
         what = f"{counted(column.outliers, 'outlier')} far from {column.low:g} .. {column.high:g}"
         code = "" if column.code is None else f", most are {column.code:g}: a code for missing?"
         weighs = column.code is not None or column.farthest > WIDE or column.outliers >= MANY * facts.rows
-        text = f"{table} {name}: {what}, the first at {column.outlier}{code}"
+        text = f"{place}: {what}, the first at {column.outlier}{code}"
         yield Finding("warning" if weighs else "note", text)
 
 

@@ -164,8 +164,7 @@ def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
     """Compute quantiles of the cycles from the first reading to the last, both included."""
     if not units:
         return ()
-    spans = [unit.cycles[-1] - unit.cycles[0] + 1 for unit in units]
-    return tuple(float(value) for value in np.quantile(spans, QUANTILES))
+    return tuple(np.quantile([unit.cycles[-1] - unit.cycles[0] + 1 for unit in units], QUANTILES).tolist())
 
 
 def _too_empty(unit: Trajectory, lengths: IntArray, fleet: Fleet) -> BoolArray:
@@ -341,8 +340,7 @@ def _nearby(short: FloatArray, *, step: float) -> float | None:
     """Find by how much a bound must move for a tenth more units to reach it; None: too far."""
     gained = [int(((short > 0) & (short <= k * step * (1 + 1e-9))).sum()) for k in range(1, 10)]
     worth = max(2, 0.1 * len(short))
-    found = [k for k, gain in enumerate(gained, start=1) if gain >= worth and gain >= 0.9 * gained[-1]]
-    return found[0] * step if found else None
+    return next((k * step for k, gain in enumerate(gained, 1) if gain >= max(worth, 0.9 * gained[-1])), None)
 
 
 def _follows(readings: FloatArray, truth: FloatArray) -> bool:

@@ -15,7 +15,7 @@ TRAINING = {"torch", "onnx", "pandas", "matplotlib", "scipy"}
 
 @cache
 def imported(module: str) -> list[str]:
-    """What a process has that imports only this module: its threads, its host's parts, its modules."""
+    """Return what a process has that imports only this module: its threads, its host's parts, its modules."""
     host = f"getattr({module}, 'HOST', None)"
     code = f"import sys, threading, {module}\nprint(threading.active_count(), getattr({host}, 'parts', None))"
     return run(f"{code}\nprint(*sys.modules)").split()
