@@ -1,3 +1,4 @@
+import ast
 import os
 import re
 import subprocess
@@ -41,6 +42,22 @@ def test_every_module_of_a_part_is_in_the_parts_row(part):
     modules = [path.stem for path in part.glob("*.py")]
 
     assert sorted(named) == sorted(set(modules) - {"__init__"})
+
+
+def test_modules_have_at_most_350_lines_and_functions_at_most_50():
+    paths = [
+        path for part in ("model", "export", "service", "rul_client") for path in (ROOT / part).rglob("*.py")
+    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths if path.parent.name != "proto"}
+
+    long = [path.name for path, text in texts.items() if text.count("\n") > 350]
+    for path, text in texts.items():
+        nodes = ast.walk(ast.parse(text))
+        functions = [each for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        long += [f"{path.name}: {each.name}" for each in functions if each.end_lineno - each.lineno > 50]
+
+    assert texts
+    assert long == []
 
 
 def test_the_layers_that_are_drawn_are_the_layers_that_are_checked():
