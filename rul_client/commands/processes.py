@@ -24,10 +24,11 @@ def process_pool(count: int, begin: Callable[[], object] = bool) -> Generator[Pr
         yield pool
         is_done = True
     finally:
-        pool.shutdown(wait=is_done, cancel_futures=True)
         if not is_done:  # results of running calls would be unused
             for process in multiprocessing.active_children():
                 process.terminate()
+        # Waits for the pool's own thread: Python prints a traceback if it still ends while the command exits.
+        pool.shutdown(cancel_futures=True)
 
 
 def _begin(begin: Callable[[], object]) -> None:
