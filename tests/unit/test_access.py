@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from time import perf_counter
 from unittest.mock import Mock
 
@@ -324,7 +323,7 @@ def test_a_key_that_makes_no_sense_leaves_the_file_as_it_is(file, name, scopes, 
         max_size=5,
     )
 )
-@settings(deadline=timedelta(seconds=5), max_examples=30)
+@settings(max_examples=30)
 def test_what_is_added_is_what_is_read(tmp_path_factory, wanted):
     file = tmp_path_factory.mktemp("keys") / "keys.toml"
     file.touch()

@@ -4,6 +4,7 @@ import asyncio
 import math
 import tracemalloc
 from contextlib import asynccontextmanager
+from time import monotonic
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ from service.core.lifecycle import Phase
 from service.edge.keys import add_key, revoke_key
 from service.labels import Route
 from service.proto import rul_v1_pb2 as pb
+from service.streams import life
 from tests.fakes import FakeRuntime
 from tests.in_process import CODES, framed, in_process, unframed, until
 
@@ -220,16 +222,24 @@ async def test_one_stream_more_than_may_be_open_is_refused_until_another_ends():
     assert "1 streams are open" in second.trailers["grpc-message"]
 
 
-async def test_a_stream_is_not_idle_while_its_reading_is_being_answered():
+def set_clock_ahead(monkeypatch, seconds):
+    """Let the loop's timers and the streams see a later time, as if a test had waited for it."""
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: monotonic() + seconds)
+    monkeypatch.setattr(life, "monotonic", lambda: monotonic() + seconds)
+
+
+async def test_a_stream_is_not_idle_while_its_reading_is_being_answered(monkeypatch):
     runtime = FakeRuntime()
     runtime.gate.clear()
+    limits = {"stream_idle_seconds": 600, "request_timeout_seconds": 86400}
 
-    async with in_process(runtime, stream_idle_seconds=0.3) as service, calling(service) as caller:
+    async with in_process(runtime, **limits) as service, calling(service) as caller:
         await opened(caller)
         caller.send(reading(33.0), CLOSE)
         await until(runtime.entered.is_set)
+        set_clock_ahead(monkeypatch, 1000)
         passed = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.5, passed.set)
+        asyncio.get_running_loop().call_later(0, passed.set)  # after the timers that are due
         await passed.wait()
         runtime.gate.set()
         (answer,) = await caller.rest()
@@ -319,9 +329,10 @@ async def test_a_caller_who_leaves_takes_its_stream_and_its_window_with_it(in_fl
     assert caller.code is None
 
 
-async def test_a_stream_that_ends_by_its_callers_deadline_is_no_fault_of_the_service():
-    async with in_process() as service, calling(service, metadata=[("grpc-timeout", "1S")]) as caller:
+async def test_a_stream_that_ends_by_its_callers_deadline_is_no_fault_of_the_service(monkeypatch):
+    async with in_process() as service, calling(service, metadata=[("grpc-timeout", "1H")]) as caller:
         await opened(caller)
+        set_clock_ahead(monkeypatch, 3601)
         assert await caller.rest() == []
 
         labels = {"protocol": "grpc", "route": Route.GRPC_STREAM.value}
