@@ -111,8 +111,9 @@ def test_an_event_stream_that_ends_at_once_is_opened_again_later_each_time(opene
     for _ in range(3):
         page.wait_for_event("requestfinished", lambda request: request.url.endswith("/v1/events"))
 
-    first, second, third = times[:3]
-    assert third - second > second - first > 0.9
+    first, second, third = times[:3]  # a busy machine only adds to what is between them
+    assert second - first > 0.9
+    assert third - second > 1.9
 
 
 @desktop
