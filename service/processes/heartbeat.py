@@ -72,12 +72,20 @@ class Heartbeat:
 
     def _hangs(self) -> bool:
         is_over = self._misses >= BEATS * PATIENCE
-        is_busy = self._busy_seconds() - self._busy > BUSY * self.silent_seconds
+        is_busy = self._waits() or self._busy_seconds() - self._busy > BUSY * self.silent_seconds
         if self._thread is not None:
             return is_over or not is_busy
         if is_over and is_busy:  # it loads bundles
             self._renew()
         return is_over and not is_busy
+
+    def _waits(self) -> bool:
+        """Return whether the loop's thread runs or waits for a core; its account lacks a wait that lasts."""
+        for status in self._tasks.glob(f"{self._thread or '*'}/stat"):
+            with suppress(OSError):  # the thread ended
+                if status.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] == "R":
+                    return True
+        return False
 
     def _busy_seconds(self) -> float:
         """Read how long the loop's thread (all threads before the first reply) ran or waited for a core.

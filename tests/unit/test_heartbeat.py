@@ -116,6 +116,14 @@ async def test_a_silent_loop_that_is_busy_has_longer(heartbeat, account, busy):
     assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
 
 
+@pytest.mark.parametrize(("state", "beats"), [("R", BEATS * PATIENCE), ("S", BEATS), ("T", BEATS)])
+async def test_a_silent_loop_has_longer_while_it_waits_for_a_core(heartbeat, short_path, state, beats):
+    """The kernel adds a wait to its account only when it ends."""
+    (short_path / "task" / LOOP / "stat").write_text(f"{LOOP} (a name) of it) {state} 1 1\n")
+
+    assert await beats_until_hung(heartbeat) == beats
+
+
 async def test_a_silent_loop_without_an_account_has_longer(heartbeat, short_path):
     for file in (short_path / "task").glob("*/schedstat"):
         file.unlink()
