@@ -30,20 +30,23 @@ from tests.integration.conftest import (
 from tests.waiting import wait_until
 
 LONG = 80
-"""Windows of a request that is explained in full: in batches of one, which end within the drain."""
+"""Windows of a request that is explained in full, in batches of one."""
 LONGER = 5 * LONG
 """Of the second try, where the first request ended before anything was refused."""
-ENDLESS = 10 * LONG
+ENDLESS = 40 * LONG
 """Of a request that nobody waits for."""
+
+DRAIN_SECONDS = 100
+"""More than two requests of `LONGER` take on a machine that is busy with other work."""
 
 REFUSED_SECONDS = 0.3
 """While uvicorn drains, its supervisor's socket still takes connections that nobody answers."""
 
 PATIENT = {
-    "drain_seconds": "25",
+    "drain_seconds": str(DRAIN_SECONDS),
     "inference_threads": "1",
     "max_batch_windows": "1",
-    "request_timeout_seconds": "120",  # requests wait undecoded for a fifth of it at most
+    "request_timeout_seconds": str(5 * DRAIN_SECONDS),  # requests wait undecoded for a fifth of it at most
     "max_request_windows": str(ENDLESS),
     "log_level": "warning",
 }
@@ -70,12 +73,12 @@ def left_over(server: Server) -> list[str]:
 
 def ask_long(server: Server, windows, count: int = LONG) -> httpx.Response:
     body = {"windows": [windows[0].json()] * count, "explain": "full"}
-    return server.ask("POST", "/v1/predict", json=body, timeout=60)
+    return server.ask("POST", "/v1/predict", json=body, timeout=DRAIN_SECONDS)
 
 
 def ask_long_by_grpc(channel: grpc.Channel, windows, count: int) -> pb.PredictReply:
     request = pb.PredictRequest(windows=[windows[0].message()] * count, explain=pb.EXPLAIN_FULL)
-    return rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=60)
+    return rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=DRAIN_SECONDS)
 
 
 def in_flight(server: Server) -> float:
@@ -117,7 +120,9 @@ def test_requests_in_flight_are_answered_and_new_ones_refused_when_it_is_told_to
 def is_stopped_in_order(server: Server, windows, count: int) -> bool:
     """Stop a service within two requests; return False if the first ended before anything was refused."""
     with grpc.insecure_channel(server.grpc) as channel, ThreadPoolExecutor(2) as callers:
-        watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        watched = health_pb2_grpc.HealthStub(channel).Watch(
+            health_pb2.HealthCheckRequest(), timeout=DRAIN_SECONDS
+        )
         assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
         by_http = callers.submit(ask_long, server, windows, count)
         by_grpc = callers.submit(ask_long_by_grpc, channel, windows, count)
@@ -129,7 +134,7 @@ def is_stopped_in_order(server: Server, windows, count: int) -> bool:
         with pytest.raises(grpc.RpcError) as caught:
             rul_v1_pb2_grpc.RulServiceStub(channel).Predict(pb.PredictRequest(windows=[windows[0].message()]))
         in_time = not by_http.done()
-        code = server.process.wait(STOP_SECONDS)
+        code = server.process.wait(DRAIN_SECONDS)
 
         assert told == health_pb2.HealthCheckResponse.NOT_SERVING
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
