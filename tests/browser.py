@@ -127,8 +127,9 @@ def visit(browser: Browser, base: str, look: Look, folder: Path, *, expects: str
         yield opened
     finally:
         context.close()
-    assert [text for text in opened.problems if expects not in text] == []
-    assert opened.foreign == []
+    unexpected = [text for text in opened.problems if expects not in text]
+    assert not unexpected, unexpected  # pytest does not write out assertions of this module
+    assert not opened.foreign, opened.foreign
 
 
 def screenshot_folder(fallback: Path) -> Path:
