@@ -304,16 +304,16 @@ def _words_among_numbers(cells: Sequence[str]) -> str:
 
 def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
     known, words = values[np.isfinite(values)], words_of(source)
-    few = len(np.unique(known)) <= LEVELS and "sensor" not in words
-    if not (few or words & SETTING_WORDS):
+    levels = np.unique(known)
+    if not ((len(levels) <= LEVELS and "sensor" not in words) or words & SETTING_WORDS):
         return "sensor"
     changes: list[float] = []
-    for own in rows:
-        there = values[own][np.isfinite(values[own])]
+    for own in rows:  # Ranks: beside codes such as -9999 a trend looks small.
+        there = np.searchsorted(levels, values[own][np.isfinite(values[own])])
         fifth = max(1, len(there) // 5)
         if len(there):
             changes.append(float(there[-fifth:].mean() - there[:fifth].mean()))
-    return "setting" if abs(float(np.mean(changes))) < TREND * float(known.std()) else "sensor"
+    return "setting" if abs(np.mean(changes)) < TREND * np.searchsorted(levels, known).std() else "sensor"
 
 
 def _unsure(

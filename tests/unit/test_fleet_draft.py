@@ -510,3 +510,12 @@ def test_the_trend_of_each_unit_is_computed_only_of_columns_that_may_be_settings
     means = sum(each.callcount for each in profile.getstats() if "'mean'" in str(each.code))
     assert roles == {"flow": "sensor", "load": "setting"}
     assert means < 2 * 2 * 40
+
+
+def test_codes_for_missing_do_not_turn_a_sensor_with_a_trend_into_a_setting(drafted):
+    def force(n):
+        return -9999 if day(n) == 15 else 200 + 5 * day(n) + flow(n)
+
+    draft = drafted(ninety_rows(day, flow, force), "unit", "day", "flow", "force")
+
+    assert draft.columns["force"].role == "sensor"
