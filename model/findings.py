@@ -189,13 +189,16 @@ def _of_rows(facts: Inspection) -> Iterator[Finding]:
     if facts.gaps:
         text = f"{counted(facts.gaps, 'unit')} with gaps in the cycle numbers: windows count "
         text += f"{facts.skipped:.1%} of the cycles as missing"
-        if facts.refused:
-            text += f", and {facts.refused:.1%} of the windows have too few readings for an answer"
         if facts.anew > OFTEN:
             text += f", and windows begin anew at {facts.anew:.1%} of the readings"
         if weighs := facts.refused > 0 or facts.anew > OFTEN:
             text += f": {NUMBER}, if cycles need not count"
         yield Finding("warning" if weighs else "note", text)
+    if facts.refused:
+        text = f"{percent(facts.refused)} of the windows have too few readings for an answer, and no figure "
+        yield Finding(
+            "warning", text + "counts them: remove columns that they lack or raise max_missing_fraction"
+        )
 
 
 def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator[Finding]:
@@ -219,10 +222,8 @@ def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Itera
         )
         yield Finding("error", text)
     elif facts.failed < FEW_UNITS:
-        text = (
-            f"only {counted(facts.failed, 'unit')} with a known failure: expect wide bounds on every figure"
-        )
-        yield Finding("warning", text)
+        only = f"only {counted(facts.failed, 'unit')} with a known failure"
+        yield Finding("warning", f"{only}: expect wide bounds on every figure")
     censored = facts.units - facts.failed
     if facts.failed and censored:
         text = f"{censored} of {facts.units} units have not failed: they have no RUL"

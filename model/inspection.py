@@ -101,7 +101,7 @@ class Inspection:
     duplicate: str  # The first of them, in words; empty without one
     gaps: int  # Units with skipped cycle numbers
     skipped: float  # Share of the cycles without a reading; longer gaps, where windows begin anew, apart
-    refused: float  # Share of the windows, one a reading, that skipped cycles make the service refuse
+    refused: float  # Share of the windows, one a reading, that miss too many readings for an answer
     anew: float  # Share of the readings after a unit's first at which windows begin anew
     window: int  # Cycles of the longest window before a failure that the service would answer
     columns: tuple[ColumnFacts, ...]  # In schema order
@@ -168,15 +168,14 @@ def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
 
 
 def _too_empty(unit: Trajectory, lengths: IntArray, fleet: Fleet) -> BoolArray:
-    """Return whether too many cycles are skipped in the window of this length at each cycle [N]."""
-    return _known(unit, lengths, np.ones(len(unit))) < (1.0 - fleet.max_missing_fraction) * lengths
+    """Return whether too many readings are missing in the window of this length at each cycle [N]."""
+    known = _known(unit, lengths, (~np.isnan(unit.readings)).mean(axis=1))
+    return known < (1.0 - fleet.max_missing_fraction) * (1.0 - ROUNDING) * lengths
 
 
 def _longest(unit: Trajectory, lengths: IntArray, fleet: Fleet) -> int:
     """Return the cycles of the longest window before the last cycle whose readings suffice for an answer."""
-    known = _known(unit, lengths, (~np.isnan(unit.readings)).mean(axis=1))
-    enough = known >= (1.0 - fleet.max_missing_fraction) * (1.0 - ROUNDING) * lengths
-    return int(lengths[:-1][enough[:-1]].max(initial=0))
+    return int(lengths[:-1][~_too_empty(unit, lengths, fleet)[:-1]].max(initial=0))
 
 
 def _known(unit: Trajectory, lengths: IntArray, share: FloatArray) -> FloatArray:

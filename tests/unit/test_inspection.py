@@ -457,7 +457,7 @@ def test_units_numbered_in_steps_that_leave_windows_empty_do_not_train(inspected
 
     (text,) = (text for text in lines(found, "warning") if "gaps" in text)
     assert "24 units with gaps in the cycle numbers: windows count 89.9% of the cycles as missing" in text
-    assert ", and 98.4% of the windows have too few readings for an answer" in text
+    assert any("98.4 % of the windows have too few readings" in text for text in lines(found, "warning"))
     assert facts.window == 1
     with pytest.raises(InvalidData, match="expected two cycles with enough readings before a failure"):
         require_trainable(found)
@@ -470,6 +470,16 @@ def test_no_window_counts_that_misses_too_many_readings(inspected):
     facts, _ = inspected(change=each_row(first_alone))
 
     assert facts.window == 1
+
+
+def test_units_that_lack_too_many_columns_for_an_answer_are_a_warning(inspected):
+    def half_lack_sensors(unit, cycle, load, *sensors):
+        return [unit, cycle, load, *(sensors if int(unit) % 2 else [""] * len(sensors))]
+
+    facts, found = inspected(change=each_row(half_lack_sensors))
+
+    assert 0.3 < facts.refused < 0.7
+    assert any(text.endswith("raise max_missing_fraction") for text in lines(found, "warning"))
 
 
 def test_windows_with_just_enough_readings_train(inspected):
