@@ -121,8 +121,11 @@ def log_lines(
     first: int | None = None
 
     def watch(step: int, loss: float, check: Check | None) -> None:
-        nonlocal first, written, rmse
-        first = step - 1 if first is None else first  # a resumed run begins later
+        nonlocal began, first, written, rmse
+        if first is None:
+            first = 0
+            if step > 1:  # A resumed run: the time before its first update tells no rate.
+                began, first, written = clock(), step, step * LINES // steps
         rmse = rmse if check is None else _shown(check)
         part = step * LINES // steps
         if part > written:

@@ -47,6 +47,12 @@ def test_the_time_left_follows_from_the_time_spent():
 
 
 def test_the_time_left_of_a_resumed_training_is_that_of_its_own_updates():
-    first, *_ = written(100, since=81)
+    lines = []
+    ticks = iter([0.0, 90.0, 100.0])
+    watch = log_lines(1500, lines.append, clock=lambda: next(ticks))
 
-    assert first.endswith("1 s, about 19 s left")
+    for step in (1101, 1125):
+        watch(step, 0.5, None)
+
+    (line,) = lines
+    assert line.endswith("10 s, about 156 s left")
