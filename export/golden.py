@@ -125,7 +125,7 @@ def _compared(name: str, got: FloatArray, expected: FloatArray, allowed: float) 
     if got.shape != expected.shape:
         where = f"{promise} has shape {expected.shape}, the graph answers {got.shape}"
         return Finding(promise, float("inf"), allowed, where)
-    distance = _distance(got, expected)
+    distance = _distance(name, got, expected)
     most = np.unravel_index(int(distance.argmax()), distance.shape)
     at = ", ".join(str(int(i)) for i in most)
     where = f"{promise}[{at}] is {expected[most]:.6g}, the graph answers {got[most]:.6g}, difference"
@@ -159,15 +159,18 @@ def rounded(answers: Answers, *, cap: float) -> dict[str, FloatArray]:
     }
 
 
-def farthest(got: FloatArray, expected: FloatArray) -> float:
-    """Return the largest absolute difference; infinite for NaN or other shapes."""
+def farthest(name: str, got: FloatArray, expected: FloatArray) -> float:
+    """Return the largest difference of an output; infinite for NaN or other shapes."""
     if got.shape != expected.shape:
         return float("inf")
-    return float(_distance(got, expected).max(initial=0.0))
+    return float(_distance(name, got, expected).max(initial=0.0))
 
 
-def _distance(got: FloatArray, expected: FloatArray) -> FloatArray:
+def _distance(name: str, got: FloatArray, expected: FloatArray) -> FloatArray:
+    """Return absolute differences; those of novelty, which has no upper limit, relative above 1."""
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    if name == "novelty":
+        difference /= np.maximum(1.0, np.abs(expected))
     return np.where(np.isnan(difference), np.inf, difference)
 
 

@@ -49,7 +49,7 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
             if not np.isfinite(got).all():
                 raise InvalidBundle(f"output {name}: the graph returns NaN or infinity for a valid window")
         for name, largest in worst.items():
-            worst[name] = max(largest, farthest(served[name], trained[name]))
+            worst[name] = max(largest, farthest(name, served[name], trained[name]))
     for name, largest in worst.items():
         allowed = tolerance_of(name, TOLERANCE, cap=manifest.cap)
         if largest > allowed:

@@ -115,7 +115,7 @@ def typical_readings_contribute_nothing(probe: Probe) -> Finding:
     lengths = np.full(len(mean), probe.manifest.context)
     got = probe.session.answer(readings, lengths, np.full(len(mean), np.nan, np.float32))
     contribution = got["sensor_contribution"][:, :, list(probe.manifest.schema_of_columns.indices("sensor"))]
-    worst = farthest(contribution, np.zeros_like(contribution))
+    worst = farthest("contribution", contribution, np.zeros_like(contribution))
     allowed = in_cycles(1e-3, cap=probe.manifest.cap)
     return Finding("contribution of typical readings, cycles", worst, allowed)
 
@@ -211,5 +211,5 @@ def _relative(got: Answers, expected: Answers, cycles: int, cap: float) -> float
     worst = 0.0
     for name in set(expected) - {"novelty"}:
         want = expected[name][cycles_of(name, slice(cycles))] if name in PER_CYCLE else expected[name]
-        worst = max(worst, farthest(got[name], want) / (cap if name in IN_CYCLES else 1.0))
+        worst = max(worst, farthest(name, got[name], want) / (cap if name in IN_CYCLES else 1.0))
     return worst

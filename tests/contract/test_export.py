@@ -148,6 +148,16 @@ def test_units_that_last_thousands_of_cycles_have_a_bundle_that_keeps_its_promis
     assert [each for each in findings(BundleFolder(tmp_path / "long")) if not each.kept] == []
 
 
+def test_a_fleet_whose_counters_rarely_jump_has_a_bundle_that_keeps_its_promises(checkpoint, tmp_path):
+    name = next(name for name in checkpoint.weights if name.endswith("novelty.quantile"))
+    weights = checkpoint.weights | {name: checkpoint.weights[name] / 1e4}  # novelties are huge
+    rare = dataclasses.replace(checkpoint, weights=weights)
+
+    export_bundle(rare, tmp_path / "rare", version="1")
+
+    assert [each for each in findings(BundleFolder(tmp_path / "rare")) if not each.kept] == []
+
+
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory):
     """A bundle that reads settings, and three of whose columns are nearly constant."""
