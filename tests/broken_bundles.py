@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from export.bundle import GOLDEN, METADATA_KEY, MODEL
-from export.drift_reference import REFERENCE_KEY
+from export.drift_reference import LAYOUT, REFERENCE_KEY
 from export.seal import SUMS, write_sums
 
 Way = Callable[[Path], Any]
@@ -112,6 +112,12 @@ def _encrypted(folder: Path) -> None:
     stored = (folder / GOLDEN).read_bytes()
     at = stored.index(b"PK\x01\x02") + 8
     (folder / GOLDEN).write_bytes(stored[:at] + b"\x01" + stored[at + 1 :])
+
+
+def _text(folder: Path) -> None:
+    golden_with(lambda arrays: arrays.pop("lengths"))(folder)
+    with zipfile.ZipFile(folder / GOLDEN, "a") as archive:
+        archive.writestr("lengths.npy", "sixteen")
 
 
 def _pickled(folder: Path) -> None:
@@ -223,6 +229,7 @@ BROKEN: dict[str, Way] = {
     "header of an array bomb": _header_bomb,
     "encrypted": _encrypted,
     "pickled objects": _pickled,
+    "text instead of an array": _text,
     "an array is missing": golden_with(lambda arrays: arrays.pop("lengths")),
     "an array more": golden_with(lambda arrays: arrays.update(more=np.zeros(3))),
     "float64": array("readings", lambda values: values.astype(np.float64)),
@@ -273,6 +280,8 @@ BROKEN: dict[str, Way] = {
     "noise beyond any data": degradation_with(lambda fields: fields["noise"].__setitem__(0, 1e308)),
     "a mean beyond any reading": regimes_with("mean", 1e38),
     "spread below 0": degradation_with(lambda fields: fields["spread"][0].__setitem__(0, -1.0)),
+    "ages in descending order": degradation_with(lambda fields: fields["rul"].reverse()),
+    "horizons in descending order": field("horizons", [15, 5]),
     "lives in descending order": degradation_with(lambda fields: fields["life_quantiles"].reverse()),
     "lives of one cycle": degradation_with(lambda fields: fields.update(life_quantiles=[1.0] * 11)),
     "lives that no clock counts": degradation_with(
@@ -290,7 +299,17 @@ BROKEN: dict[str, Way] = {
     "drift reference with other shapes": reference_with(
         lambda arrays: arrays.update(left_by_age=np.zeros((2, 2)))
     ),
-    "drift reference with NaN": reference_with(lambda arrays: arrays["cuts"].fill(np.nan)),
+    "drift reference with NaN": reference_with(lambda arrays: arrays["cuts"].__setitem__((0, 0, 0), np.nan)),
+    "drift reference of one regime": reference_with(
+        lambda arrays: arrays.update({k: arrays[k][:1] for k, (_, axes) in LAYOUT.items() if axes[:1] == "R"})
+    ),
+    "drift reference with fewer cuts": reference_with(
+        lambda arrays: arrays.update(cuts=arrays["cuts"][..., 1:])
+    ),
+    "drift reference with fewer bins": reference_with(
+        lambda arrays: arrays.update({k: arrays[k][..., 1:] for k in ("low", "high")})
+    ),
+    "drift reference of another cap": reference_with(lambda arrays: arrays.update(believed=np.array(9.0))),
     "drift reference without ages": reference_with(
         lambda arrays: arrays.update(left_by_age=np.zeros(0))
     ),

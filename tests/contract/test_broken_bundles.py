@@ -29,6 +29,8 @@ def settings(*folders, **more):
 
 
 WORDS = {
+    "zip bomb": "bytes when unpacked",
+    "pickled objects": "allow_pickle=False",
     "golden answers of another model": "golden rul",
     "no graph": "ONNX Runtime cannot open it, export it again",
     "no manifest": "not a rulserve model, export it again",

@@ -199,7 +199,11 @@ def test_golden_windows_replay_to_the_rounding_of_stored_answers(tiny_bundle):
 
     found = replayed(tiny_bundle)
 
-    of_outputs = found[: len(expected)]
+    of_outputs, of_manifest = found[: len(expected)], found[len(expected) :]
+    assert [finding.promise for finding in of_manifest] == [
+        "golden baseline + contributions = RUL, cycles",
+        "golden 0 <= lower <= RUL <= upper <= cap, cycles beyond",
+    ]
     assert [finding.promise for finding in of_outputs] == [f"golden {name}" for name in expected]
     assert all(finding.worst <= ROUNDING * finding.allowed for finding in of_outputs)
     assert all(finding.kept for finding in found)
@@ -215,6 +219,20 @@ def test_golden_windows_cover_short_long_fresh_worn_and_missing(tiny_bundle):
     assert np.isnan(golden.readings[7, : golden.lengths[7]]).any()
     assert golden.expected["rul"].min() < 15
     assert golden.expected["rul"].max() > 30
+
+
+def test_golden_readings_are_refused_if_more_than_half_of_a_column_are_outside_its_range(
+    tiny_bundle, manifest
+):
+    golden = read_bundle(tiny_bundle).golden
+    golden.readings[:, :, 2:4] = np.nan  # vibration has 16 readings, oil pressure none
+    golden.readings[:, 0, 2] = np.repeat([1e6, manifest.columns[2].high], 8)
+
+    golden.check(manifest, origin=tiny_bundle.golden)
+
+    golden.readings[8, 0, 2] = 1e6
+    with pytest.raises(InvalidBundle, match="readings of vibration lie outside its range"):
+        golden.check(manifest, origin=tiny_bundle.golden)
 
 
 def test_a_promise_that_gives_nan_is_broken():
@@ -260,6 +278,7 @@ class Meddler:
         ("failure_probability", lambda a, r: a - 1e-3, PROBABILITIES),
         ("failure_probability", lambda a, r: a + 1e-3, PROBABILITIES),
         ("health_state", lambda a, r: a * 0.99, PROBABILITIES),
+        ("health_state", lambda a, r: np.add(a, [1, 0, -1]), PROBABILITIES),
         ("evidence", lambda a, r: a**2, "evidence is the share of each cycle's readings"),
         ("novelty", lambda a, r: a + next(CALLS), "same windows twice, differing numbers"),
         ("rul", lambda a, r: a + (r[:, -1, 0] == -1e30), "any values on padding"),

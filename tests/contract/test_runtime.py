@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +82,26 @@ def test_a_graph_without_an_output_that_its_manifest_promises_is_refused(copied,
 def test_a_gpu_that_is_requested_and_missing_is_an_error(tiny_bundle):
     with pytest.raises(InvalidBundle, match="RUL_PROVIDER=auto"):
         OnnxRuntime.load(tiny_bundle, provider=ProviderChoice.CUDA)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(("degradation", name) for name in ("life_quantiles", "noise", "rul", "z", "spread")),
+        *(("degradation", name, 0) for name in ("z", "spread")),
+        ("degradation", "units", 0, "z"),
+        ("degradation", "units", 0, "z", 0),
+        *(("regimes", 0, name) for name in ("centre", "mean", "standard_deviation", "histogram_edges")),
+        ("regimes", 0, "histogram_edges", 0),
+    ],
+)
+def test_a_manifest_with_a_list_that_is_too_long_is_refused(path):
+    manifest = json.loads(make_manifest().to_metadata()[METADATA_KEY])
+    values = reduce(getitem, path, manifest)
+    values.append(values[-1] if values else 0.0)
+
+    with pytest.raises(InvalidBundle, match="lists of regimes or degradation do not fit the columns"):
+        Manifest.from_metadata({METADATA_KEY: json.dumps(manifest)}, origin=Path("model.onnx"))
 
 
 def test_the_refusal_of_a_manifest_shows_no_control_character_of_a_name_in_it():
