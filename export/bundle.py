@@ -184,7 +184,7 @@ class Manifest(Frozen):
             ]
             each = (regime.mean, regime.standard_deviation, regime.histogram_edges)
             sizes += [(len(values), columns) for values in each]
-        if not grid or any(got != expected for got, expected in sizes):
+        if any(got != expected for got, expected in sizes):
             raise ValueError("lists of regimes or degradation do not fit the columns")
         return self
 
@@ -233,7 +233,7 @@ class Manifest(Frozen):
                 raise InvalidBundle(f"{origin}: bundle format {found}, this version reads {FORMAT}: {remedy}")
             return cls.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            first = error.errors()[0]
             at = printable(".".join(map(str, first["loc"])), 100) or "as a whole"
             raise InvalidBundle(
                 f"{origin}: the manifest is not valid ({at}: {one_line(ValueError(first['msg']))}), "

@@ -99,8 +99,7 @@ class DriftReference:
         Raises:
             InvalidBundle: it is missing, damaged, or belongs to another manifest.
         """
-        sizes = {"F": len(manifest.columns), "R": len(manifest.regimes), "H": len(manifest.entropy)}
-        sizes |= {"c": VALUE_BINS - 1, "b": BINS - 1, "2": 2}
+        sizes = {"R": len(manifest.regimes), "c": VALUE_BINS - 1, "b": BINS - 1, "2": 2}
         try:
             arrays = read_arrays(base64.b85decode(metadata[REFERENCE_KEY]))
             if arrays["entropy_edges"].ndim == 2:  # Bundles without bands by length
