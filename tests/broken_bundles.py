@@ -309,6 +309,9 @@ BROKEN: dict[str, Way] = {
     "drift reference with fewer bins": reference_with(
         lambda arrays: arrays.update({k: arrays[k][..., 1:] for k in ("low", "high")})
     ),
+    "drift reference with one edge of entropy": reference_with(
+        lambda arrays: arrays.update(entropy_edges=arrays["entropy_edges"][..., 1:])
+    ),
     "drift reference of another cap": reference_with(lambda arrays: arrays.update(believed=np.array(9.0))),
     "drift reference without ages": reference_with(
         lambda arrays: arrays.update(left_by_age=np.zeros(0))
