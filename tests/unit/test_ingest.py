@@ -129,7 +129,7 @@ async def test_at_a_shutdown_readings_being_written_are_stored_and_waiting_ones_
 
 
 async def test_all_who_wait_hear_that_the_store_is_away_and_later_ones_are_stored():
-    opened = [StoreUnavailable("away"), FakeReadings()]
+    opened = [StoreUnavailable("away"), StoreUnavailable("away"), FakeReadings()]
 
     def open_():
         if isinstance(first := opened.pop(0), Exception):
@@ -139,6 +139,8 @@ async def test_all_who_wait_hear_that_the_store_is_away_and_later_ones_are_store
     made = Ingest(open_, lambda stored: None)
 
     assert [type(answer) for answer in await answers(made, "a", "b")] == [StoreUnavailable] * 2
+    with pytest.raises(StoreUnavailable):
+        await made.append(request("a"))
     assert [type(answer) for answer in await answers(made, "a")] == [Appended]
 
 
