@@ -189,16 +189,15 @@ def _of_rows(facts: Inspection) -> Iterator[Finding]:
     if facts.gaps:
         text = f"{counted(facts.gaps, 'unit')} with gaps in the cycle numbers: windows count "
         text += f"{facts.skipped:.1%} of the cycles as missing"
-        if facts.anew > OFTEN:
-            text += f", and windows begin anew at {facts.anew:.1%} of the readings"
-        if weighs := facts.refused > 0 or facts.anew > OFTEN:
-            text += f": {NUMBER}, if cycles need not count"
-        yield Finding("warning" if weighs else "note", text)
+        if often := facts.anew > OFTEN:
+            text += f", and windows begin anew at {facts.anew:.1%} of the readings: {NUMBER}, if cycles need "
+            text += "not count"
+        yield Finding("warning" if often else "note", text)
     if facts.refused:
-        text = f"{percent(facts.refused)} of the windows have too few readings for an answer, and no figure "
-        yield Finding(
-            "warning", text + "counts them: remove columns that they lack or raise max_missing_fraction"
-        )
+        cure = f"{NUMBER}, if cycles need not count; " if facts.gaps else ""
+        cure += "remove columns that they lack or raise max_missing_fraction"
+        few = f"{percent(facts.refused)} of the windows have too few readings for an answer"
+        yield Finding("warning", f"{few}, and no figure counts them: {cure}")
 
 
 def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator[Finding]:
