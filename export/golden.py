@@ -101,6 +101,8 @@ class Golden:
                 raise ValueError(f"expected 1 to {MOST_WINDOWS} windows, got {sizes['B']}")  # noqa: TRY301
             if not (self.lengths.min() >= 1 and self.lengths.max() <= manifest.context):
                 raise ValueError(f"expected lengths of 1 to {manifest.context} cycles")  # noqa: TRY301
+            if not all(np.isfinite(value).all() for value in self.expected.values()):
+                raise ValueError("expected finite answers")  # noqa: TRY301
             _check_columns(self.readings, manifest)
         except ValueError as error:
             raise InvalidBundle(

@@ -246,6 +246,7 @@ BROKEN: dict[str, Way] = {
     "length beyond the window": item("lengths", 0, 999),
     "NaN in golden answers": item("expected_rul", 0, np.nan),
     "infinity in golden answers": item("expected_attention", (0, 0), np.inf),
+    "infinite novelty in golden answers": item("expected_novelty", 0, np.inf),
     "golden answers of another model": array("expected_rul", lambda values: values + 1),
     "external data": graph_with(_external_data),
     "external data in the working directory": _external_data_beside_it,
